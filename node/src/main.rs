@@ -1,0 +1,2 @@
+//! Holdfast.
+fn main() {}
