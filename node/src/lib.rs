@@ -1,1 +1,4 @@
 //! Holdfast.
+
+/// Checkpoints and their way to another zone.
+pub mod transfer;
