@@ -1,0 +1,112 @@
+//! Tenants, and who may speak for them.
+
+// rkyv's derive gives the fields of archived struct variants no documentation of their own.
+#![allow(missing_docs)]
+
+use crate::id::{Digest, NodeId, ProjectId, TenantId, TokenId};
+use crate::node::NodeRole;
+use crate::time::Timestamp;
+
+/// What a tenant may hold at once.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct Quota {
+    /// Most devices in all live leases together.
+    pub devices_max: u32,
+}
+
+/// What the bearer of a token may do.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Everything.
+    Operator,
+    /// Leases and reads of one tenant.
+    Tenant,
+    /// The event stream, of one tenant or of all.
+    Subscriber,
+    /// Reads, of one tenant or of all.
+    ReadOnly,
+}
+
+/// Who issued a command, as authenticated at the edge.
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Principal {
+    /// A person or program with a bearer token.
+    Bearer {
+        /// The token.
+        token: TokenId,
+        /// Its role.
+        role: Role,
+        /// The tenant it is bound to, if any.
+        tenant: Option<TenantId>,
+    },
+    /// A node, by its certificate.
+    Node(NodeId),
+}
+
+/// An access token as the log knows it: never its secret.
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+pub struct AccessToken {
+    /// Public part.
+    pub token: TokenId,
+    /// BLAKE3 digest of the secret, 256 random bits.
+    pub secret: Digest,
+    /// What its bearer may do.
+    pub role: Role,
+    /// The tenant it is bound to, if any.
+    pub tenant: Option<TenantId>,
+    /// The project its leases belong to, if any.
+    pub project: Option<ProjectId>,
+    /// What it is for, for people.
+    pub note: String,
+    /// When it stops working.
+    pub expires: Option<Timestamp>,
+}
+
+/// A join token as the log knows it: admits one node, once.
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+pub struct JoinToken {
+    /// Public part.
+    pub token: TokenId,
+    /// BLAKE3 digest of the secret.
+    pub secret: Digest,
+    /// The role that it admits.
+    pub role: NodeRole,
+    /// When it stops working.
+    pub expires: Timestamp,
+}
