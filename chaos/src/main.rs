@@ -1,2 +1,2 @@
-//! Holdfast.
+//! `holdfast-chaos`: runs simulated clusters under seeds.
 fn main() {}
