@@ -1,1 +1,7 @@
-//! Holdfast.
+//! What a replica remembers: the Raft log, the event log, snapshots, and the machine that folds one into the other.
+//!
+//! - [`disk`] is the file seam; everything below writes through it.
+//!
+//! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
+
+pub mod disk;
