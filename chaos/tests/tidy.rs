@@ -10,7 +10,10 @@ struct Source {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the workspace")
+        .to_owned()
 }
 
 fn sources(folder: &str) -> Vec<Source> {
@@ -35,11 +38,18 @@ fn sources(folder: &str) -> Vec<Source> {
 
 /// The part of a file that ships: all before its test module.
 fn shipped(source: &Source) -> &str {
-    source.text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or(&source.text)
+    source
+        .text
+        .split("\n#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or(&source.text)
 }
 
 fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().map(|(at, line)| (at + 1, line)).filter(|(_, line)| !line.trim_start().starts_with("//"))
+    text.lines()
+        .enumerate()
+        .map(|(at, line)| (at + 1, line))
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
 fn ban(folder: &str, words: &[&str], except: &[&str], why: &str, wrong: &mut Vec<String>) {
@@ -64,9 +74,27 @@ fn assert_clean(wrong: &[String]) {
 #[test]
 fn crates_import_only_to_their_left() {
     let mut wrong = Vec::new();
-    ban("proto/src", &["holdfast_storage", "holdfast_node", "holdfast_chaos"], &[], "proto imports no crate of ours", &mut wrong);
-    ban("storage/src", &["holdfast_node", "holdfast_chaos"], &[], "storage imports proto only", &mut wrong);
-    ban("node/src", &["holdfast_chaos"], &[], "node never knows that chaos exists", &mut wrong);
+    ban(
+        "proto/src",
+        &["holdfast_storage", "holdfast_node", "holdfast_chaos"],
+        &[],
+        "proto imports no crate of ours",
+        &mut wrong,
+    );
+    ban(
+        "storage/src",
+        &["holdfast_node", "holdfast_chaos"],
+        &[],
+        "storage imports proto only",
+        &mut wrong,
+    );
+    ban(
+        "node/src",
+        &["holdfast_chaos"],
+        &[],
+        "node never knows that chaos exists",
+        &mut wrong,
+    );
     assert_clean(&wrong);
 }
 
@@ -74,13 +102,42 @@ fn crates_import_only_to_their_left() {
 fn the_machine_is_pure() {
     let mut wrong = Vec::new();
     let words = [
-        "std::time", "SystemTime", "Instant", "HashMap", "HashSet", "f32", "f64", "rand", "getrandom", "tokio",
-        "openraft", "sled", "std::fs", "std::net", "std::thread", "std::env",
+        "std::time",
+        "SystemTime",
+        "Instant",
+        "HashMap",
+        "HashSet",
+        "f32",
+        "f64",
+        "rand",
+        "getrandom",
+        "tokio",
+        "openraft",
+        "sled",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::env",
     ];
     let why = "the machine is a pure function of the log";
     ban("storage/src/machine", &words, &[], why, &mut wrong);
-    let proto = ["std::time", "SystemTime", "HashMap", "std::fs", "std::net", "std::thread", "std::env", "tokio"];
-    ban("proto/src", &proto, &[], "the vocabulary has no IO and no clock", &mut wrong);
+    let proto = [
+        "std::time",
+        "SystemTime",
+        "HashMap",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::env",
+        "tokio",
+    ];
+    ban(
+        "proto/src",
+        &proto,
+        &[],
+        "the vocabulary has no IO and no clock",
+        &mut wrong,
+    );
     assert_clean(&wrong);
 }
 
@@ -88,19 +145,61 @@ fn the_machine_is_pure() {
 fn clocks_and_randomness_come_through_the_seam() {
     let mut wrong = Vec::new();
     let why = "read it through node/src/env.rs";
-    ban("node/src", &["SystemTime::now", "Instant::now", "getrandom::"], &["node/src/env.rs"], why, &mut wrong);
-    ban("storage/src", &["SystemTime::now", "Instant::now", "getrandom::"], &[], why, &mut wrong);
+    ban(
+        "node/src",
+        &["SystemTime::now", "Instant::now", "getrandom::"],
+        &["node/src/env.rs"],
+        why,
+        &mut wrong,
+    );
+    ban(
+        "storage/src",
+        &["SystemTime::now", "Instant::now", "getrandom::"],
+        &[],
+        why,
+        &mut wrong,
+    );
     assert_clean(&wrong);
 }
 
 #[test]
 fn foreign_crates_are_named_in_few_places() {
     let mut wrong = Vec::new();
-    let openraft = ["storage/src/types.rs", "storage/src/raft_log", "storage/src/adapter", "storage/src/snapshot", "storage/src/source"];
-    ban("storage/src", &["openraft::"], &openraft, "openraft stays behind the adapter", &mut wrong);
-    ban("storage/src", &["sled::"], &["storage/src/index"], "sled holds only what can be rebuilt", &mut wrong);
-    ban("node/src", &["openraft::"], &["node/src/consensus", "node/src/boot"], "openraft stays behind consensus", &mut wrong);
-    ban("node/src", &["quinn::"], &["node/src/net", "node/src/transfer"], "quinn stays behind the transport", &mut wrong);
+    let openraft = [
+        "storage/src/types.rs",
+        "storage/src/raft_log",
+        "storage/src/adapter",
+        "storage/src/snapshot",
+        "storage/src/source",
+    ];
+    ban(
+        "storage/src",
+        &["openraft::"],
+        &openraft,
+        "openraft stays behind the adapter",
+        &mut wrong,
+    );
+    ban(
+        "storage/src",
+        &["sled::"],
+        &["storage/src/index"],
+        "sled holds only what can be rebuilt",
+        &mut wrong,
+    );
+    ban(
+        "node/src",
+        &["openraft::"],
+        &["node/src/consensus", "node/src/boot"],
+        "openraft stays behind consensus",
+        &mut wrong,
+    );
+    ban(
+        "node/src",
+        &["quinn::"],
+        &["node/src/net", "node/src/transfer"],
+        "quinn stays behind the transport",
+        &mut wrong,
+    );
     assert_clean(&wrong);
 }
 
@@ -154,7 +253,10 @@ fn files_stay_one_thing() {
         for source in sources(folder) {
             let lines = shipped(&source).lines().count();
             if lines > LINES_MAX {
-                wrong.push(format!("{}: {lines} lines, {LINES_MAX} at most without its tests", source.path));
+                wrong.push(format!(
+                    "{}: {lines} lines, {LINES_MAX} at most without its tests",
+                    source.path
+                ));
             }
         }
     }

@@ -1,4 +1,5 @@
 //! Holdfast.
 
 /// Checkpoints and their way to another zone.
+pub mod trainer;
 pub mod transfer;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use holdfast_node::transfer::manifest::{self, Digest, MANIFEST_NAME, Manifest, ManifestFile, step_name};
+use crate::transfer::manifest::{self, Digest, MANIFEST_NAME, Manifest, ManifestFile, step_name};
 
 /// Checkpoints that are kept; older ones are removed after a newer one is complete.
 const KEPT: usize = 2;

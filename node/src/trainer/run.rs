@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{self, SaFlags, SigAction, SigHandler, SigSet, Signal};
 
-use crate::Flags;
-use crate::checkpoint::{self, CheckpointError};
-use crate::model::{self, Model};
+use super::Flags;
+use super::checkpoint::{self, CheckpointError};
+use super::model::{self, Model};
 
 const WEIGHTS_NAME: &str = "weights.bin";
 const VELOCITIES_NAME: &str = "velocities.bin";
