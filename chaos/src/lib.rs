@@ -6,6 +6,7 @@
 //!
 //! Not here: the product's own tests, real processes and real disks, timing measurements.
 
+pub mod check;
 pub mod random;
 pub mod runtime;
 pub mod trace;

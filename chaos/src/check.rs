@@ -1,0 +1,229 @@
+//! Checkers: what must always hold, judged from what the cluster was seen to do.
+//!
+//! A world reports observations as they happen; each checker, one file each, keeps what it needs and says when its
+//! invariant broke. Checkers never look into a replica: what a faulty machine believes of itself proves nothing.
+//! The one rule: a checker is itself tested with a bad history made by hand, for one that never fires proves nothing.
+
+pub mod acknowledged;
+pub mod agreement;
+pub mod content;
+pub mod occupancy;
+pub mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_proto::event::{EventRecord, RequestKey};
+use holdfast_proto::id::{Cursor, NodeId};
+
+/// Which run of which replica observed something: a replica that restarts begins a new life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seen {
+    /// The replica.
+    pub replica: NodeId,
+    /// 0 for its first start.
+    pub life: u32,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} in life {}", self.replica, self.life)
+    }
+}
+
+/// Place of an entry in the log: who made it, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Term of the leader that made the entry.
+    pub term: u64,
+    /// Log index.
+    pub index: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "index {} of term {}", self.index, self.term)
+    }
+}
+
+/// What a client knows of its request in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Knowledge {
+    /// It was told that the command took effect at this index.
+    Acknowledged(u64),
+    /// It was told that the command was refused for good.
+    Refused,
+    /// It was told neither.
+    Unknown,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub enum Observation {
+    /// A replica took an entry into its log: made it, or received it.
+    Appended {
+        /// Who.
+        by: Seen,
+        /// Where.
+        place: Place,
+        /// Digest of the entry.
+        content: u64,
+    },
+    /// A replica applied an entry.
+    Applied {
+        /// Who.
+        by: Seen,
+        /// Where.
+        place: Place,
+        /// Digest of the entry.
+        content: u64,
+        /// Digest of the state after it.
+        state: u64,
+    },
+    /// The entry at an index is decided; reported once for each index, in order.
+    Decided {
+        /// The index.
+        index: u64,
+        /// The request that it answers, if a client made one.
+        request: Option<RequestKey>,
+        /// Whether it took effect. False for a refusal, and for a repeated request.
+        effect: bool,
+        /// The events that it was decided into.
+        events: Arc<[EventRecord]>,
+    },
+    /// A client is done with a request.
+    Answered {
+        /// The request.
+        request: RequestKey,
+        /// What the client knows of it.
+        knowledge: Knowledge,
+    },
+    /// A subscriber received an event.
+    Received {
+        /// The subscriber.
+        subscriber: u64,
+        /// The replica that served it.
+        from: NodeId,
+        /// Position of the event.
+        cursor: Cursor,
+        /// Digest of the event.
+        content: u64,
+    },
+}
+
+/// A broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, thiserror::Error)]
+#[error("{checker}: {text}")]
+pub struct Violation {
+    /// The checker that fired.
+    pub checker: &'static str,
+    /// What it saw.
+    pub text: String,
+}
+
+/// One invariant.
+pub trait Checker {
+    /// Names the checker in reports.
+    fn name(&self) -> &'static str;
+
+    /// Takes an observation.
+    ///
+    /// # Errors
+    /// What was seen, when it breaks the invariant.
+    fn observe(&mut self, observation: &Observation) -> Result<(), String>;
+
+    /// The run is over and the cluster has healed: everything that is still owed is missing.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// All checkers over one run.
+pub struct Checkers {
+    checkers: Vec<Box<dyn Checker + Send>>,
+    violations: Vec<Violation>,
+    observations: u64,
+}
+
+impl Default for Checkers {
+    fn default() -> Self {
+        Self {
+            checkers: vec![
+                Box::new(agreement::Agreement::default()),
+                Box::new(content::OneContent::default()),
+                Box::new(acknowledged::Acknowledged::default()),
+                Box::new(occupancy::Occupancy::default()),
+                Box::new(stream::Streams::default()),
+            ],
+            violations: Vec::new(),
+            observations: 0,
+        }
+    }
+}
+
+impl Checkers {
+    /// Takes an observation.
+    pub fn observe(&mut self, observation: &Observation) {
+        self.observations += 1;
+        for checker in &mut self.checkers {
+            if let Err(text) = checker.observe(observation) {
+                self.violations.push(Violation {
+                    checker: checker.name(),
+                    text,
+                });
+            }
+        }
+    }
+
+    /// Notes a violation that the world itself saw: a panic, a replica that does not start.
+    pub fn violate(&mut self, checker: &'static str, text: String) {
+        self.violations.push(Violation { checker, text });
+    }
+
+    /// Ends the run.
+    pub fn finish(&mut self) {
+        for checker in &mut self.checkers {
+            if let Err(text) = checker.finish() {
+                self.violations.push(Violation {
+                    checker: checker.name(),
+                    text,
+                });
+            }
+        }
+    }
+
+    /// What broke, in order.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// How many observations were judged.
+    pub fn observations(&self) -> u64 {
+        self.observations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn violation_names_its_checker_and_ends_nothing() {
+        let mut checkers = Checkers::default();
+        let by = Seen {
+            replica: NodeId(1),
+            life: 0,
+        };
+        for content in [7, 8, 9] {
+            let place = Place { term: 1, index: 1 };
+            checkers.observe(&Observation::Appended { by, place, content });
+        }
+        checkers.finish();
+        assert_eq!(checkers.observations(), 3);
+        assert_eq!(checkers.violations().len(), 2);
+        assert_eq!(checkers.violations()[0].checker, "one-content");
+    }
+}
