@@ -1,0 +1,116 @@
+//! The answering side of a socket: accepts connections and hands their streams to services.
+//!
+//! Owns the accept loop of one lane. Started once per lane. The one rule: the speaker of every stream is the node in the connection's
+//! verified certificate; when that node is removed, its connections are closed at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_proto::id::NodeId;
+use quinn::crypto::rustls::HandshakeData;
+use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::runtime::Handle;
+
+use super::wire::{CALL, CHANNEL, StreamSink, StreamSource, read_frame, write_answer};
+use crate::identity::certificate::Subject;
+use crate::net::book::{AddressBook, Admission};
+use crate::net::router::Router;
+use crate::net::{Channel, Class, Lane};
+
+/// A peer that has opened a stream must have said what it wants by then.
+const REQUEST_WAIT: Duration = Duration::from_secs(30);
+/// Application code with which a removed node's connections are closed.
+const REMOVED: VarInt = VarInt::from_u32(2);
+
+/// What the accept loop of one lane works with.
+pub(super) struct Serving {
+    pub(super) lane: Lane,
+    pub(super) book: Arc<AddressBook>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) router: Arc<Router>,
+    pub(super) runtime: Handle,
+}
+
+impl Serving {
+    /// Accepts until the endpoint is closed.
+    pub(super) async fn run(self: Arc<Self>, endpoint: Endpoint) {
+        while let Some(incoming) = endpoint.accept().await {
+            let serving = self.clone();
+            self.runtime.spawn(async move {
+                match incoming.await {
+                    Ok(connection) => serving.serve(connection).await,
+                    // Strangers are expected on an open port; the verifier has logged why a node was refused.
+                    Err(error) => tracing::debug!(%error, "a connection was not accepted"),
+                }
+            });
+        }
+    }
+
+    async fn serve(self: Arc<Self>, connection: Connection) {
+        let Some((peer, class)) = identify(&connection) else {
+            return;
+        };
+        if class.lane() != self.lane || self.admission.is_removed(peer) {
+            connection.close(REMOVED, b"");
+            return;
+        }
+        self.book.hear(peer, self.lane, connection.remote_address());
+        let accept = async {
+            while let Ok((send, recv)) = connection.accept_bi().await {
+                self.runtime.spawn(self.clone().serve_stream(peer, class, send, recv));
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = self.admission.until_removed(peer) => connection.close(REMOVED, b"removed from the cluster"),
+        }
+    }
+
+    async fn serve_stream(self: Arc<Self>, peer: NodeId, class: Class, mut send: SendStream, mut recv: RecvStream) {
+        let mut kind = [0];
+        if !matches!(
+            tokio::time::timeout(REQUEST_WAIT, recv.read_exact(&mut kind)).await,
+            Ok(Ok(()))
+        ) {
+            return;
+        }
+        let service = self.router.service(class);
+        match kind[0] {
+            CALL => {
+                let request = tokio::time::timeout(REQUEST_WAIT, read_frame(&mut recv, peer, class)).await;
+                let Ok(Ok(Some(request))) = request else { return };
+                let answer = match service {
+                    Ok(service) => service.call(peer, request).await,
+                    Err(refusal) => Err(refusal),
+                };
+                if let Err(error) = write_answer(&mut send, peer, class, answer).await {
+                    tracing::trace!(%peer, %error, "an answer was not taken");
+                }
+            }
+            CHANNEL => {
+                let Ok(service) = service else { return };
+                let sink = Box::new(StreamSink {
+                    send,
+                    peer,
+                    class,
+                    finished: false,
+                });
+                let source = Box::new(StreamSource { recv, peer, class });
+                service.channel(peer, Channel { sink, source }).await;
+            }
+            other => tracing::debug!(%peer, kind = other, "a stream of an unknown kind"),
+        }
+    }
+}
+
+/// The node and the class of a connection, from its handshake.
+pub(super) fn identify(connection: &Connection) -> Option<(NodeId, Class)> {
+    let chain = connection
+        .peer_identity()?
+        .downcast::<Vec<CertificateDer<'static>>>()
+        .ok()?;
+    let subject = Subject::read(chain.first()?).ok()?;
+    let handshake = connection.handshake_data()?.downcast::<HandshakeData>().ok()?;
+    Some((subject.node, Class::from_alpn(handshake.protocol.as_deref()?)?))
+}
