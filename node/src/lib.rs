@@ -1,7 +1,12 @@
-//! Holdfast.
+//! One Holdfast node.
 
-/// Checkpoints and their way to another zone.
+/// Cards, real or simulated.
+pub mod device;
+/// What a node knows of its cards.
+pub mod telemetry;
+/// The work that the demo runs.
 pub mod trainer;
+/// Checkpoints and their way to another zone.
 pub mod transfer;
 
 /// Clocks and randomness.

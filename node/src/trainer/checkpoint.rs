@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::transfer::manifest::{self, Digest, MANIFEST_NAME, Manifest, ManifestFile, step_name};
+use crate::transfer::manifest::{self, MANIFEST_NAME, Manifest, ManifestFile, digest_of, step_name};
 
 /// Checkpoints that are kept; older ones are removed after a newer one is complete.
 const KEPT: usize = 2;
@@ -62,7 +62,7 @@ fn write_folder(place: &Path, folder: &Path, step: u64, files: &[(&str, Vec<u8>)
         let file = ManifestFile {
             name: (*name).to_owned(),
             bytes: content.len() as u64,
-            blake3: Digest::of(content),
+            blake3: digest_of(content),
         };
         manifest.files.push(file);
     }

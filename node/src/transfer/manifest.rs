@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use holdfast_proto::id::Digest;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 
@@ -30,42 +31,9 @@ pub const NAME_BYTES_MAX: usize = 512;
 /// Bytes read at a time while hashing.
 const READ_BYTES: usize = 128 << 10;
 
-/// A BLAKE3 digest, written as 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest(pub [u8; 32]);
-
-impl Digest {
-    /// The digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(*blake3::hash(bytes).as_bytes())
-    }
-}
-
-impl std::fmt::Display for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-impl std::fmt::Debug for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(&text, &mut bytes).map_err(serde::de::Error::custom)?;
-        Ok(Self(bytes))
-    }
+/// The BLAKE3 digest of these bytes.
+pub fn digest_of(bytes: &[u8]) -> Digest {
+    Digest(*blake3::hash(bytes).as_bytes())
 }
 
 /// One file of a checkpoint.
@@ -233,7 +201,7 @@ pub fn read_manifest(folder: &Path) -> Result<ReadManifest, ManifestError> {
         .read_to_end(&mut content)
         .map_err(read_error(MANIFEST_NAME))?;
     let manifest = Manifest::parse(&content)?;
-    let digest = Digest::of(&content);
+    let digest = digest_of(&content);
     Ok(ReadManifest {
         manifest,
         bytes: content,

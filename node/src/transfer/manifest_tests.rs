@@ -19,7 +19,7 @@ fn write_checkpoint(place: &Path, step: u64, files: &[(&str, &[u8])]) -> PathBuf
         let file = ManifestFile {
             name: (*name).to_owned(),
             bytes: content.len() as u64,
-            blake3: Digest::of(content),
+            blake3: digest_of(content),
         };
         manifest.files.push(file);
     }
@@ -31,7 +31,7 @@ fn parse_names(names: &[&str]) -> Result<Manifest, ManifestError> {
     let file = |name: &&str| ManifestFile {
         name: (*name).to_owned(),
         bytes: 0,
-        blake3: Digest::of(b""),
+        blake3: digest_of(b""),
     };
     let manifest = Manifest {
         step: 1,
@@ -50,7 +50,7 @@ fn a_complete_folder_verifies_and_keeps_its_bytes() {
     assert_eq!(read.manifest.step, 40);
     assert_eq!(read.manifest.total_bytes(), 3);
     assert_eq!(read.bytes, fs::read(folder.join(MANIFEST_NAME)).unwrap());
-    assert_eq!(read.digest, Digest::of(&read.bytes));
+    assert_eq!(read.digest, digest_of(&read.bytes));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn sizes_that_overflow_together_are_refused() {
     let file = |name: &str| ManifestFile {
         name: name.to_owned(),
         bytes: u64::MAX,
-        blake3: Digest::of(b""),
+        blake3: digest_of(b""),
     };
     let manifest = Manifest {
         step: 1,
