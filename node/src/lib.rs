@@ -17,3 +17,5 @@ pub mod identity;
 pub mod join;
 /// How nodes reach each other.
 pub mod net;
+/// Proposing to the log and reading from it.
+pub mod consensus;
