@@ -9,6 +9,8 @@ pub mod trainer;
 /// Checkpoints and their way to another zone.
 pub mod transfer;
 
+/// Proposing to the log and reading from it.
+pub mod consensus;
 /// Clocks and randomness.
 pub mod env;
 /// Who this node is.
@@ -17,5 +19,3 @@ pub mod identity;
 pub mod join;
 /// How nodes reach each other.
 pub mod net;
-/// Proposing to the log and reading from it.
-pub mod consensus;
