@@ -9,7 +9,7 @@
 mod clock;
 mod executor;
 mod timer;
-mod watch;
+pub mod watch;
 
 use std::any::Any;
 use std::fmt;
