@@ -13,6 +13,8 @@ pub mod transfer;
 pub mod consensus;
 /// Clocks and randomness.
 pub mod env;
+/// What this node runs for leases.
+pub mod executor;
 /// Who this node is.
 pub mod identity;
 /// How a machine becomes a node.
