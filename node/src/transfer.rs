@@ -9,3 +9,7 @@
 //! checkpoint a new epoch starts from (the machine decides when the placement is applied).
 
 pub mod manifest;
+pub mod push;
+pub mod receive;
+pub mod store;
+pub mod wire;

@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 /// The manifest's own file name; it is written last.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
-/// Most bytes of one manifest: 20,000 files at about 200 bytes each.
-pub const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes of one manifest: 15,000 files at about 200 bytes each, and within one frame of the transport.
+pub const MANIFEST_BYTES_MAX: u64 = 3 << 20;
 
 /// Most files in one checkpoint.
-pub const FILES_MAX: usize = 20_000;
+pub const FILES_MAX: usize = 15_000;
 
 /// Most bytes of one file's name, path separators included.
 pub const NAME_BYTES_MAX: usize = 512;
@@ -230,7 +230,7 @@ pub fn verify(folder: &Path) -> Result<ReadManifest, ManifestError> {
     Ok(read)
 }
 
-fn verify_file(folder: &Path, expected: &ManifestFile) -> Result<(), ManifestError> {
+pub(super) fn verify_file(folder: &Path, expected: &ManifestFile) -> Result<(), ManifestError> {
     let (mut file, _) = open_file(folder, expected)?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; READ_BYTES];
