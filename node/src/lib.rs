@@ -2,6 +2,8 @@
 
 /// Cards, real or simulated.
 pub mod device;
+/// The node lease: who may let work run, and until when.
+pub mod nodelease;
 /// What a node knows of its cards.
 pub mod telemetry;
 /// The work that the demo runs.
