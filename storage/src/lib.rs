@@ -1,7 +1,9 @@
 //! What a replica remembers: the Raft log, the event log, snapshots, and the machine that folds one into the other.
 //!
 //! - [`disk`] is the file seam; everything below writes through it.
+//! - [`journal`] is the append-only file format that both logs use, and the only thing that makes them durable.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
 
 pub mod disk;
+pub mod journal;
