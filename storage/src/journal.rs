@@ -8,8 +8,11 @@
 //! later call fails too (a failed fsync is never tried again); records never span segments; a segment is synced before
 //! the next one is written, so only the last one can be torn by a crash.
 
+mod error;
+mod reader;
 mod record;
 mod recover;
+mod scan;
 mod segment;
 
 use std::collections::BTreeMap;
@@ -19,11 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::disk::{Disk, DiskFile};
 
+pub(crate) use error::describe;
+pub use error::{OpenError, ReadError, WriteError};
+pub use reader::Reader;
 pub use record::{Record, RecordRef};
-pub use recover::{OpenError, Recovered, Repair, Scan};
+pub use recover::{Recovered, Repair, Scan};
 pub use segment::Summary;
-
-use recover::{Scanner, Step};
 
 /// The largest segment; offsets are 32 bits wide, and a segment is read into memory when it is repaired.
 const SEGMENT_BYTES_MAX: u32 = 1 << 30;
@@ -56,110 +60,6 @@ pub struct Position {
     pub offset: u32,
     /// Bytes with header and padding.
     pub size: u32,
-}
-
-/// Why records could not be made durable. Every variant is final for this journal.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// There is no room for the next segment.
-    #[error(
-        "no space left for the next journal segment of {bytes} bytes in {}: free space on this disk, then start the node again; nothing acknowledged is lost", dir.display()
-    )]
-    NoSpace {
-        /// The journal's folder.
-        dir: PathBuf,
-        /// What the segment needs.
-        bytes: u32,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The next segment could not be made.
-    #[error("prepare the next journal segment {}", file.display())]
-    Prepare {
-        /// The segment.
-        file: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// Bytes could not be written.
-    #[error("write journal segment {} at byte {offset}", file.display())]
-    Write {
-        /// The segment.
-        file: PathBuf,
-        /// Where the write began.
-        offset: u32,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// Bytes could not be made durable; they are not tried again.
-    #[error("sync journal segment {}; a failed sync is not retried, start the node again once the disk is sound", file.display())]
-    Sync {
-        /// The segment.
-        file: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// An old segment could not be removed.
-    #[error("remove journal segment {}", file.display())]
-    Remove {
-        /// The segment.
-        file: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The record is larger than a segment.
-    #[error("a record of {size} bytes does not fit into a journal segment, which holds {room}")]
-    TooLarge {
-        /// The record's bytes.
-        size: u64,
-        /// What an empty segment takes.
-        room: u32,
-    },
-    /// An earlier call has failed.
-    #[error("the journal in {} has stopped after an earlier failure: {first}", dir.display())]
-    Stopped {
-        /// The journal's folder.
-        dir: PathBuf,
-        /// The first failure, in words.
-        first: Arc<str>,
-    },
-}
-
-/// Why a record could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The record's segment has been removed since the position was taken.
-    #[error("journal segment {segment} has been removed")]
-    Removed {
-        /// The segment's number.
-        segment: u32,
-    },
-    /// The file system refused.
-    #[error("read journal segment {} at byte {offset}", file.display())]
-    Read {
-        /// The segment.
-        file: PathBuf,
-        /// The record's offset.
-        offset: u32,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The bytes are not the record that was written there.
-    #[error("journal segment {} is corrupt at byte {offset}: {what}; {}", file.display(), recover::NEXT_STEP)]
-    Corrupt {
-        /// The segment.
-        file: PathBuf,
-        /// The record's offset.
-        offset: u32,
-        /// What is wrong.
-        what: &'static str,
-    },
 }
 
 /// The writer. There is one per folder; readers are made by [`Journal::reader`].
@@ -493,95 +393,10 @@ impl SpareJob {
     }
 }
 
-/// Reads records by position. Cheap to clone; reads while the journal is written.
-#[derive(Debug, Clone)]
-pub struct Reader {
-    dir: PathBuf,
-    files: Files,
-}
-
-impl Reader {
-    /// Reads the record at a position that the journal gave out, once it has been written.
-    pub fn read(&self, position: Position) -> Result<Record, ReadError> {
-        let file = self.file(position.segment)?;
-        let mut bytes = vec![0; position.size as usize];
-        let failed = |source| ReadError::Read {
-            file: self.path(position.segment),
-            offset: position.offset,
-            source,
-        };
-        let got = file.read_at(&mut bytes, u64::from(position.offset)).map_err(failed)?;
-        match record::decode(&bytes[..got], position.segment) {
-            record::Decoded::Record(record) => Ok(record.to_record()),
-            record::Decoded::Bad(what) => Err(self.corrupt(position.segment, position.offset, what)),
-            _ => Err(self.corrupt(position.segment, position.offset, "the record is gone")),
-        }
-    }
-
-    /// Shows `visit` the records of a segment from `offset` (the header's end when 0) to `end`, until it returns false.
-    pub fn scan(
-        &self,
-        segment: u32,
-        offset: u32,
-        end: u32,
-        mut visit: impl FnMut(Position, RecordRef<'_>) -> bool,
-    ) -> Result<(), ReadError> {
-        let file = self.file(segment)?;
-        let mut scanner = Scanner::new(&*file, segment, offset.max(segment::HEADER_BYTES), end);
-        while scanner.offset() < end {
-            let at = scanner.offset();
-            let failed = |source| ReadError::Read {
-                file: self.path(segment),
-                offset: at,
-                source,
-            };
-            match scanner.step().map_err(failed)? {
-                Step::Record(position, record) => {
-                    if !visit(position, record) {
-                        return Ok(());
-                    }
-                }
-                Step::End => return Err(self.corrupt(segment, at, "the record is gone")),
-                Step::Bad(what) => return Err(self.corrupt(segment, at, what)),
-            }
-        }
-        Ok(())
-    }
-
-    fn file(&self, segment: u32) -> Result<Arc<dyn DiskFile>, ReadError> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        files.get(&segment).cloned().ok_or(ReadError::Removed { segment })
-    }
-
-    fn path(&self, segment: u32) -> PathBuf {
-        segment::path(&self.dir, segment)
-    }
-
-    fn corrupt(&self, segment: u32, offset: u32, what: &'static str) -> ReadError {
-        ReadError::Corrupt {
-            file: self.path(segment),
-            offset,
-            what,
-        }
-    }
-}
-
 fn held_files(files: &Files) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u32, Arc<dyn DiskFile>>> {
     files.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn held_spare(spare: &Mutex<SpareSlot>) -> MutexGuard<'_, SpareSlot> {
     spare.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Joins an error and its causes into one line, for places that keep only text.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }

@@ -204,9 +204,6 @@ mod tests {
     #[test]
     fn zeros_are_an_end_and_a_short_buffer_asks_for_more() {
         assert!(matches!(decode(&[0; 200], 9), Decoded::End));
-        assert!(matches!(
-            decode(&bytes(&sample())[..HEADER_BYTES], 9),
-            Decoded::Partial
-        ));
+        assert!(matches!(decode(&bytes(&sample())[..HEADER_BYTES], 9), Decoded::Partial));
     }
 }

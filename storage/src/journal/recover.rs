@@ -12,13 +12,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
+use super::error::OpenError;
 use super::record::{self, Decoded, RecordRef};
+use super::scan::{PIECE, Scanner, Step};
 use super::segment::{self, HEADER_BYTES, SEAL_BYTES, Summary};
 use super::{Active, Journal, Options, Position, Spare, SpareSlot};
 use crate::disk::{Disk, DiskFile, Open};
-
-/// Files are read in pieces of this size.
-const PIECE: usize = 1 << 20;
 
 pub(super) const EMPTY: Summary = Summary {
     segment: 0,
@@ -28,9 +27,6 @@ pub(super) const EMPTY: Summary = Summary {
     end: HEADER_BYTES,
     records: 0,
 };
-
-pub(super) const NEXT_STEP: &str = "this replica's copy cannot be trusted: move its data folder away and join the \
-     machine again as a new node, the other voters hold the log";
 
 /// How much of a journal is read when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,59 +56,6 @@ pub struct Repair {
     pub bytes: u32,
     /// What was wrong with the first of them.
     pub what: &'static str,
-}
-
-/// Why a journal could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The folder could not be made, listed or synced.
-    #[error("open journal folder {}", dir.display())]
-    Folder {
-        /// The folder.
-        dir: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// There is no room for a segment.
-    #[error("no space left for a journal segment of {bytes} bytes in {}: free space on this disk and start the node again", dir.display())]
-    NoSpace {
-        /// The folder.
-        dir: PathBuf,
-        /// What the segment needs.
-        bytes: u32,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// A segment could not be read.
-    #[error("read journal segment {}", file.display())]
-    Read {
-        /// The segment.
-        file: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// A segment could not be made, or its torn end not repaired.
-    #[error("write journal segment {}", file.display())]
-    Write {
-        /// The segment.
-        file: PathBuf,
-        /// What the file system said.
-        #[source]
-        source: io::Error,
-    },
-    /// What was durable once is damaged or missing.
-    #[error("journal segment {} is corrupt at byte {offset}: {what}; {NEXT_STEP}", file.display())]
-    Corrupt {
-        /// The segment.
-        file: PathBuf,
-        /// Where.
-        offset: u32,
-        /// What is wrong.
-        what: String,
-    },
 }
 
 struct Opened {
@@ -479,89 +422,4 @@ fn remove_surplus(disk: &dyn Disk, dir: &Path, spares: &mut Vec<Opened>) -> Resu
         disk.remove(&surplus.path).map_err(failed)?;
     }
     disk.sync_dir(dir).map_err(failed)
-}
-
-/// Walks the records of one segment with a bounded buffer.
-pub(super) struct Scanner<'f> {
-    file: &'f dyn DiskFile,
-    segment: u32,
-    /// Where the next record begins.
-    offset: u32,
-    limit: u32,
-    buffer: Vec<u8>,
-    /// The file offset of the buffer's first byte.
-    base: u32,
-}
-
-pub(super) enum Step<'a> {
-    Record(Position, RecordRef<'a>),
-    End,
-    Bad(&'static str),
-}
-
-impl<'f> Scanner<'f> {
-    pub(super) fn new(file: &'f dyn DiskFile, segment: u32, offset: u32, limit: u32) -> Self {
-        Self {
-            file,
-            segment,
-            offset,
-            limit,
-            buffer: Vec::new(),
-            base: offset,
-        }
-    }
-
-    pub(super) fn offset(&self) -> u32 {
-        self.offset
-    }
-
-    pub(super) fn step(&mut self) -> io::Result<Step<'_>> {
-        self.fill(record::HEADER_BYTES)?;
-        if let Some(header) = self.rest().get(..4) {
-            let size = record::encoded_bytes(record::u32_at(header, 0) as usize);
-            if size <= self.limit.saturating_sub(self.offset) as usize {
-                self.fill(size)?;
-            }
-        }
-        let start = (self.offset - self.base) as usize;
-        Ok(match record::decode(&self.buffer[start..], self.segment) {
-            Decoded::Record(record) => {
-                let size = record::encoded_bytes(record.payload.len()) as u32;
-                let position = Position {
-                    segment: self.segment,
-                    offset: self.offset,
-                    size,
-                };
-                self.offset += size;
-                Step::Record(position, record)
-            }
-            Decoded::End => Step::End,
-            Decoded::Partial => Step::Bad("the record is cut off"),
-            Decoded::Bad(what) => Step::Bad(what),
-        })
-    }
-
-    fn rest(&self) -> &[u8] {
-        &self.buffer[(self.offset - self.base) as usize..]
-    }
-
-    /// Has `need` bytes of the record at hand, if the segment has them.
-    fn fill(&mut self, need: usize) -> io::Result<()> {
-        if self.rest().len() >= need {
-            return Ok(());
-        }
-        let consumed = (self.offset - self.base) as usize;
-        self.buffer.drain(..consumed);
-        self.base = self.offset;
-        let have = self.buffer.len();
-        let room = self.limit.saturating_sub(self.base) as usize;
-        let want = need.max(PIECE).min(room);
-        if want > have {
-            self.buffer.resize(want, 0);
-            let at = u64::from(self.base) + have as u64;
-            let got = self.file.read_at(&mut self.buffer[have..], at)?;
-            self.buffer.truncate(have + got);
-        }
-        Ok(())
-    }
 }
