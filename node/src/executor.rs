@@ -6,7 +6,10 @@
 
 pub mod attach;
 pub mod cgroup;
+pub mod diff;
+pub mod duty;
 pub mod isolation;
+pub mod journal;
 pub mod launch;
 pub mod procfs;
 pub mod supervisor;
