@@ -8,8 +8,14 @@
 //! Not here: when to take a checkpoint (the work decides), where a lease goes next (the scheduler), and which
 //! checkpoint a new epoch starts from (the machine decides when the placement is applied).
 
+pub mod budget;
+pub mod courier;
 pub mod manifest;
 pub mod push;
 pub mod receive;
 pub mod store;
+pub mod target;
+#[cfg(test)]
+mod test_wire;
+pub mod watch;
 pub mod wire;

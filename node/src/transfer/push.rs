@@ -88,6 +88,8 @@ pub struct Push {
     /// Files with a piece under way: file → (offset, bytes).
     flying: BTreeMap<u32, (u64, u32)>,
     outcome: Option<Result<(), PushError>>,
+    /// Rises with each new offer; answers to asks of an earlier round are dropped.
+    round: u32,
 }
 
 impl Push {
@@ -102,7 +104,13 @@ impl Push {
             queue: VecDeque::new(),
             flying: BTreeMap::new(),
             outcome: None,
+            round: 0,
         }
+    }
+
+    /// The round that asks belong to now. An answer counts only in the round of its ask: the courier drops the others.
+    pub fn round(&self) -> u32 {
+        self.round
     }
 
     /// How it ended, once it has: the receiver holds the checkpoint durably, or never will by this push.
@@ -159,7 +167,7 @@ impl Push {
         })
     }
 
-    /// Takes in an answer to one of the asks.
+    /// Takes in an answer to one of the asks of this round.
     pub fn reply(&mut self, reply: &Reply) {
         if self.outcome.is_some() {
             return;
@@ -221,7 +229,7 @@ impl Push {
 
     fn rewind(&mut self, file: u32, offset: u64) -> Result<(), PushError> {
         if self.flying.remove(&file).is_none() {
-            return Ok(());
+            return Err(PushError::Nonsense);
         }
         self.rewinds += 1;
         let bytes = self.bytes_of(file).ok_or(PushError::Nonsense)?;
@@ -246,6 +254,7 @@ impl Push {
 
     fn restart(&mut self) {
         self.phase = Phase::Offer;
+        self.round += 1;
         self.queue.clear();
         self.flying.clear();
     }

@@ -377,7 +377,7 @@ fn an_older_token_is_refused_at_every_step_and_the_newer_one_is_durable() {
 #[test]
 fn a_commit_that_races_with_a_newer_token_loses() {
     let pair = Pair::new(&[("a", Vec::new())]);
-    assert!(matches!(pair.store.offer(pair.name, &pair.read.bytes), Ok(_)));
+    assert!(pair.store.offer(pair.name, &pair.read.bytes).is_ok());
     pair.store.show(pair.name.lease, fence(43, 1)).unwrap();
     let late = pair.store.commit(pair.name, pair.read.digest);
     assert!(matches!(late, Err(crate::transfer::store::StoreError::Stale { .. })));
