@@ -13,6 +13,7 @@ use holdfast_proto::limits;
 
 pub mod answerer;
 pub mod asker;
+pub mod thread;
 pub mod wire;
 
 mod notes;

@@ -238,13 +238,18 @@ impl Asker {
     /// When `tick` next has something to do, so that the thread may sleep until then.
     #[must_use]
     pub fn wake_ms(&self, now_ms: u64) -> u64 {
-        let Some(sent) = self.sent_ms else { return now_ms };
-        let next = if self.settled {
-            self.round_ms.unwrap_or(sent) + self.timing.renew_every_ms
-        } else {
-            sent + self.patience_ms()
+        let owes = self.applied.standing.is_some() && (!self.registered || self.refused.is_some());
+        let nag = self
+            .nagged_ms
+            .map_or(now_ms, |nagged| nagged + self.timing.renew_every_ms);
+        let ask = match (self.sent_ms, self.round_ms) {
+            (Some(_), Some(round)) if self.settled => round + self.timing.renew_every_ms,
+            (Some(sent), _) => sent + self.patience_ms(),
+            (None, _) => now_ms,
         };
-        next.max(now_ms)
+        let ask = if self.may_ask() { ask } else { u64::MAX };
+        let nag = if owes { nag } else { u64::MAX };
+        ask.min(nag).max(now_ms)
     }
 
     /// A voter's reply came in. It may set off the next question at once.
@@ -436,7 +441,7 @@ impl Asker {
 
     /// An unregistered incarnation would only be refused, unless a reply has already told it that it stands.
     fn may_ask(&self) -> bool {
-        (self.registered || self.learnt.is_some()) && !self.voters.is_empty()
+        self.applied.standing.is_some() && (self.registered || self.learnt.is_some()) && !self.voters.is_empty()
     }
 
     fn patience_ms(&self) -> u64 {
