@@ -31,18 +31,20 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Place of an entry in the log: who made it, and where.
+/// Place of an entry in the log: who made it, and where. A term may have several leaders, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Term of the leader that made the entry.
     pub term: u64,
+    /// That leader.
+    pub leader: NodeId,
     /// Log index.
     pub index: u64,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "index {} of term {}", self.index, self.term)
+        write!(out, "index {} of {} in term {}", self.index, self.leader, self.term)
     }
 }
 
@@ -218,7 +220,11 @@ mod tests {
             life: 0,
         };
         for content in [7, 8, 9] {
-            let place = Place { term: 1, index: 1 };
+            let place = Place {
+                term: 1,
+                leader: NodeId(1),
+                index: 1,
+            };
             checkers.observe(&Observation::Appended { by, place, content });
         }
         checkers.finish();

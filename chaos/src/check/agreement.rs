@@ -53,7 +53,11 @@ mod tests {
         };
         Observation::Applied {
             by,
-            place: Place { term: 1, index },
+            place: Place {
+                term: 1,
+                leader: NodeId(1),
+                index,
+            },
             content: 0,
             state,
         }
