@@ -79,8 +79,8 @@ pub enum Observation {
         place: Place,
         /// Digest of the entry.
         content: u64,
-        /// Digest of the state after it.
-        state: u64,
+        /// Digest of the state after it, where it was taken: not inside a batch.
+        state: Option<u64>,
     },
     /// The entry at an index is decided; reported once for each index, in order.
     Decided {

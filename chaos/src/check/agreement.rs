@@ -29,6 +29,7 @@ impl Checker for Agreement {
         {
             return Err(format!("{by} applied index {index} after index {before}"));
         }
+        let Some(state) = state else { return Ok(()) };
         let (first, who) = *self.states.entry(index).or_insert((*state, *by));
         if first == *state {
             return Ok(());
@@ -59,7 +60,7 @@ mod tests {
                 index,
             },
             content: 0,
-            state,
+            state: Some(state),
         }
     }
 

@@ -85,7 +85,7 @@ mod tests {
                 index,
             },
             content,
-            state: 0,
+            state: None,
         }
     }
 
