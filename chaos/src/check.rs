@@ -59,6 +59,17 @@ pub enum Knowledge {
     Unknown,
 }
 
+/// What an entry came to, as its events tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It changed something.
+    Effect,
+    /// It was refused, and that is remembered.
+    Refused,
+    /// It said what was so already, it repeated an earlier request, or it carries no command.
+    Nothing,
+}
+
 /// Something that happened.
 #[derive(Debug, Clone)]
 pub enum Observation {
@@ -88,8 +99,8 @@ pub enum Observation {
         index: u64,
         /// The request that it answers, if a client made one.
         request: Option<RequestKey>,
-        /// Whether it took effect. False for a refusal, and for a repeated request.
-        effect: bool,
+        /// What it came to.
+        decision: Decision,
         /// The events that it was decided into.
         events: Arc<[EventRecord]>,
     },

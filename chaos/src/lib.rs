@@ -15,3 +15,4 @@ pub mod report;
 pub mod runtime;
 pub mod trace;
 pub mod workload;
+pub mod world;

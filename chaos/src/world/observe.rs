@@ -8,6 +8,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use holdfast_proto::id::NodeId;
 use holdfast_storage::types::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, Types, Vote};
@@ -20,30 +21,50 @@ use crate::runtime::Simulated;
 use crate::trace::digest;
 
 type Raft = Types<Simulated>;
-type Snapshot<D> = openraft::alias::SnapshotOf<Raft, D>;
+type Snapshot<D> = openraft::type_config::alias::SnapshotOf<Raft, D>;
+
+/// An entry that passed.
+#[derive(Debug, Clone)]
+pub struct Passed {
+    /// Where it is in the log.
+    pub place: Place,
+    /// Digest of what it holds.
+    pub content: u64,
+    /// The command that it carries, encoded, if it carries one.
+    pub proposal: Option<Bytes>,
+}
+
+impl Passed {
+    fn of(entry: &Entry) -> Self {
+        let id = &entry.log_id;
+        let place = Place {
+            term: id.leader_id.term,
+            leader: NodeId(id.leader_id.node_id),
+            index: id.index,
+        };
+        let (content, proposal) = match &entry.payload {
+            Payload::Blank => (1, None),
+            Payload::Normal(proposal) => (digest(&proposal.0), Some(proposal.0.clone())),
+            Payload::Membership(members) => (digest(format!("{members:?}").as_bytes()), None),
+        };
+        Self {
+            place,
+            content,
+            proposal,
+        }
+    }
+}
 
 /// Hears what passes a replica's storage.
 pub trait Probe: Send + Sync + 'static {
     /// Entries were taken into the log.
-    fn appended(&self, by: Seen, entries: &[(Place, u64)]);
+    fn appended(&self, by: Seen, entries: &[Passed]);
 
     /// Entries were applied; the replica now stands after the last of them.
-    fn applied(&self, by: Seen, entries: &[(Place, u64)]);
+    fn applied(&self, by: Seen, entries: &[Passed]);
 
     /// A snapshot was taken in.
     fn installed(&self, by: Seen);
-}
-
-fn place(id: &LogId) -> Place {
-    Place { term: id.leader_id.term, leader: NodeId(id.leader_id.node_id), index: id.index }
-}
-
-fn content(entry: &Entry) -> u64 {
-    match &entry.payload {
-        Payload::Blank => 1,
-        Payload::Normal(proposal) => digest(&proposal.0),
-        Payload::Membership(members) => digest(format!("{members:?}").as_bytes()),
-    }
 }
 
 /// The log's probe.
@@ -89,7 +110,7 @@ impl<L: RaftLogStorage<Raft>> RaftLogStorage<Raft> for ObservedLog<L> {
         I::IntoIter: OptionalSend,
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
-        let seen: Vec<(Place, u64)> = entries.iter().map(|entry| (place(&entry.log_id), content(entry))).collect();
+        let seen: Vec<Passed> = entries.iter().map(Passed::of).collect();
         self.probe.appended(self.by, &seen);
         self.inner.append(entries, callback).await
     }
@@ -114,7 +135,12 @@ pub struct ObservedMachine<M> {
 impl<M> ObservedMachine<M> {
     /// Puts the probe around a machine; `draws` decide how large the batches are.
     pub fn new(inner: M, by: Seen, probe: Arc<dyn Probe>, draws: Draws) -> Self {
-        Self { inner, by, probe, draws }
+        Self {
+            inner,
+            by,
+            probe,
+            draws,
+        }
     }
 }
 
@@ -138,7 +164,7 @@ impl<M: RaftStateMachine<Raft>> RaftStateMachine<Raft> for ObservedMachine<M> {
             while batch.len() < most {
                 let Some(next) = entries.next().await else { break };
                 let (entry, responder) = next?;
-                seen.push((place(&entry.log_id), content(&entry)));
+                seen.push(Passed::of(&entry));
                 batch.push(Ok((entry, responder)));
             }
             if batch.is_empty() {
