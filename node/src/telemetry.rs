@@ -4,13 +4,14 @@
 //! commands; `/metrics` shows the newest sample. The rule kept here: nothing is made up. A card that does not answer
 //! has a rollup with no samples, and a field that it does not have is absent, never zero.
 //!
-//! Sans-io: [`Telemetry`] takes samples and the time and returns what is due; the node's sampling task moves them.
+//! Sans-io: [`Telemetry`] takes samples and the time and returns what is due; [`task`] moves them.
 
 pub mod dcgm;
 pub mod exposition;
 pub mod health;
 mod ring;
 mod rollup;
+pub mod task;
 pub mod xid;
 
 use std::collections::BTreeMap;
@@ -22,12 +23,14 @@ use holdfast_proto::telemetry::{HealthEdge, Rollup};
 use self::health::Watch;
 use self::ring::Ring;
 use self::rollup::Digest;
-use crate::device::{DeviceEvent, DeviceSample, Sample};
+use crate::device::{DeviceEvent, DeviceFault, DeviceSample, Sample};
 
 /// Time between samples.
 pub const SAMPLE_PERIOD_MS: u64 = 1000;
 /// Time that one rollup covers.
 pub const ROLLUP_PERIOD_MS: u64 = 60_000;
+/// A round of samples that is this late did not come. Longer than a period, because a busy machine is not a fault.
+const SILENCE_MS: u64 = 3 * SAMPLE_PERIOD_MS;
 /// An edge that the log does not show is proposed again after this time.
 const EDGE_RETRY_MS: u64 = 5000;
 /// Edges a node may propose at once, and how often one more is allowed after that: a card that flaps, or a machine
@@ -53,6 +56,8 @@ struct Track {
 pub struct Telemetry {
     tracks: BTreeMap<DeviceId, Track>,
     rolled_ms: Option<u64>,
+    /// When the last round of samples came in, or was counted as silent.
+    observed_ms: Option<u64>,
     /// When the allowance for edges is whole again.
     edges_full_ms: u64,
 }
@@ -72,6 +77,7 @@ impl Telemetry {
     /// Takes in one round of samples, and the faults announced since the last one.
     pub fn observe(&mut self, now_ms: u64, samples: Vec<DeviceSample>, events: &[DeviceEvent]) {
         self.rolled_ms.get_or_insert(now_ms);
+        self.observed_ms = Some(now_ms);
         for event in events {
             if let Some(track) = self.tracks.get_mut(&event.device) {
                 let known = xid::is_known(event.xid).then_some(event.xid);
@@ -89,6 +95,18 @@ impl Telemetry {
                 track.digest.add(&sample);
                 track.ring.push(now_ms, sample);
             }
+        }
+    }
+
+    /// Counts a period without a round of samples as silence of every card: the probe itself hangs in a driver call.
+    pub fn note_silence(&mut self, now_ms: u64) {
+        let newest_ms = self.observed_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(*newest_ms) < SILENCE_MS {
+            return;
+        }
+        *newest_ms = now_ms - SILENCE_MS + SAMPLE_PERIOD_MS;
+        for track in self.tracks.values_mut() {
+            track.watch.observe(now_ms, &Err(DeviceFault::TimedOut));
         }
     }
 

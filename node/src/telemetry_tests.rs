@@ -198,3 +198,27 @@ fn codes_from_outside_the_table_share_one_label() {
         .count();
     assert_eq!(series, 1);
 }
+
+#[test]
+fn a_probe_that_hangs_as_a_whole_makes_its_cards_suspect() {
+    let mut node = Node::new("2xa100");
+    for second in 0..10 {
+        node.tick(second * 1000);
+        node.telemetry.note_silence(second * 1000 + 500);
+    }
+    let mut suspected = None;
+    for second in 10..30 {
+        node.telemetry.note_silence(second * 1000);
+        let edges = node.telemetry.due_edges(second * 1000, |_| Some(Grade::Healthy));
+        if !edges.is_empty() && suspected.is_none() {
+            assert_eq!(edges.len(), 2);
+            assert!(edges.iter().all(|edge| edge.grade == Grade::Suspect));
+            suspected = Some(second);
+        }
+    }
+    assert_eq!(
+        suspected,
+        Some(14),
+        "three periods, after the first was found to be late"
+    );
+}
