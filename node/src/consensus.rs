@@ -4,6 +4,19 @@
 //! lease call them on any node; whether this replica leads is not their concern. The one rule: an outcome that is not known is never
 //! told as a failure, because only a refusal proves that nothing happened.
 
+pub mod clock;
+pub mod config;
+pub mod forward;
+pub mod leadership;
+pub mod membership;
+pub mod network;
+pub mod proposer;
+pub mod replica;
+pub mod stamp;
+pub mod voters;
+pub mod walls;
+pub mod wire;
+
 use futures_util::future::BoxFuture;
 use holdfast_proto::command::Envelope;
 use holdfast_proto::event::Event;

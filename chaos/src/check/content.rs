@@ -1,4 +1,4 @@
-//! Raft: a log id names one entry for ever, across restarts; and what was applied at an index stays.
+//! Raft: a (term, index) names one entry for ever, across restarts; and what was applied at an index stays.
 //!
 //! openraft checks log ids, not contents. A leader that restarts, resumes its term without a vote and hands out an
 //! index a second time breaks exactly this, with no error raised anywhere; that is why appends are watched here too,
@@ -63,11 +63,7 @@ mod tests {
         };
         Observation::Appended {
             by,
-            place: Place {
-                term,
-                leader: NodeId(3),
-                index,
-            },
+            place: Place { term, index },
             content,
         }
     }
@@ -79,13 +75,9 @@ mod tests {
         };
         Observation::Applied {
             by,
-            place: Place {
-                term,
-                leader: NodeId(3),
-                index,
-            },
+            place: Place { term, index },
             content,
-            state: None,
+            state: 0,
         }
     }
 

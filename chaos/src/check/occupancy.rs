@@ -103,7 +103,6 @@ mod tests {
     use holdfast_proto::lease::EndReason;
     use holdfast_proto::time::Timestamp;
 
-    use super::super::Decision;
     use super::*;
 
     fn lease(index: u64) -> LeaseId {
@@ -150,7 +149,7 @@ mod tests {
             checker.observe(&Observation::Decided {
                 index,
                 request: None,
-                decision: Decision::Effect,
+                effect: true,
                 events: [record].into(),
             })
         })

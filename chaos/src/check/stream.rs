@@ -84,7 +84,6 @@ mod tests {
     use holdfast_proto::id::NodeId;
     use holdfast_proto::time::Timestamp;
 
-    use super::super::Decision;
     use super::*;
 
     fn record(index: u64, sub: u32, level: u32) -> EventRecord {
@@ -109,7 +108,7 @@ mod tests {
             let decided = Observation::Decided {
                 index,
                 request: None,
-                decision: Decision::Effect,
+                effect: true,
                 events: events.into(),
             };
             checker.observe(&decided)?;

@@ -1,0 +1,347 @@
+//! One replica as the rest of the node sees it: propose, read fresh, know who leads.
+//!
+//! Owns openraft's handle and the tasks around it. `boot.rs` starts one per node, the simulator one per simulated node; everything else
+//! holds it as [`Propose`], [`Linearize`] or [`Lead`]. The one rule: a command is sent again only while it is certain, by its request id or by
+//! its content, that a second entry changes nothing; what stays uncertain when time is up is told as unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_proto::command::Envelope;
+use holdfast_proto::frame;
+use holdfast_proto::id::NodeId;
+use holdfast_proto::limits::COMMAND_BYTES_MAX;
+use holdfast_proto::rejection::Rejection;
+use holdfast_storage::types::{Reply, Types};
+use openraft::storage::RaftStateMachine;
+use openraft::{AsyncRuntime, Raft, ReadPolicy};
+use openraft_rt::mpsc::{Mpsc, MpscSender};
+use openraft_rt::oneshot::Oneshot;
+use openraft_rt::watch::WatchReceiver;
+
+use super::clock::ClusterClock;
+use super::leadership::{Confirmed, Lead, Leadership};
+use super::proposer::{Pending, Proposer, QUEUE, Submitted};
+use super::walls::Walls;
+use super::wire::{Answer, Question, kind};
+use super::{Linearize, Outcome, Propose, ReadError};
+use crate::net::{Class, NetError, Transport};
+
+/// How long a proposal or a read is tried before its outcome is told as unknown.
+const PATIENCE_MS: u64 = 10_000;
+/// How long one try at one leader may take. A leader that changes ends a try at once.
+const TRY_WAIT: Duration = Duration::from_secs(5);
+/// How often a missing leader is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+
+type Sender<RT> = <<RT as AsyncRuntime>::Mpsc as Mpsc>::Sender<Pending<RT>>;
+
+/// A running replica.
+pub struct Replica<RT, SM>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    pub(super) raft: Raft<Types<RT>, SM>,
+    pub(super) me: NodeId,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) clock: Arc<ClusterClock>,
+    queue: Sender<RT>,
+}
+
+impl<RT, SM> Replica<RT, SM>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    /// Starts the tasks around an openraft that runs.
+    pub fn start(
+        raft: Raft<Types<RT>, SM>,
+        me: NodeId,
+        transport: Arc<dyn Transport>,
+        clock: Arc<ClusterClock>,
+    ) -> Arc<Self> {
+        let (queue, waiting) = RT::Mpsc::channel(QUEUE);
+        let walls = Walls::new(me, transport.clone(), clock.clone());
+        let proposer = Proposer {
+            raft: raft.clone(),
+            clock: clock.clone(),
+            walls,
+            led: None,
+        };
+        // A dropped handle leaves its task running: these end with the queue and with openraft.
+        drop(RT::spawn(proposer.run(waiting)));
+        drop(RT::spawn(follow_time(raft.clone(), clock.clone())));
+        Arc::new(Self {
+            raft,
+            me,
+            transport,
+            clock,
+            queue,
+        })
+    }
+
+    /// openraft's own handle, for those who start and stop it.
+    pub fn raft(&self) -> &Raft<Types<RT>, SM> {
+        &self.raft
+    }
+
+    /// The cluster's time here.
+    pub fn clock(&self) -> &Arc<ClusterClock> {
+        &self.clock
+    }
+
+    /// Hands a command to this replica's own openraft, once.
+    pub(super) async fn submit(&self, envelope: Envelope) -> Submitted {
+        let (answer, decided) = RT::Oneshot::channel();
+        if self.queue.send(Pending { envelope, answer }).await.is_err() {
+            return Submitted::NotLeader(None);
+        }
+        decided
+            .await
+            .unwrap_or_else(|_| Submitted::Unknown("this replica is shutting down".into()))
+    }
+
+    async fn propose_anywhere(&self, envelope: Envelope) -> Outcome {
+        let bytes = envelope.encode();
+        if bytes.len() > COMMAND_BYTES_MAX {
+            return Outcome::Refused {
+                rejection: too_large(bytes.len()),
+                index: 0,
+            };
+        }
+        let give_up = self.clock.boot_ms() + PATIENCE_MS;
+        let mut reason = String::from("no leader is known");
+        let mut hint = None;
+        loop {
+            let leader = hint.take().or(self.leadership().leader);
+            let (tried, said) = match leader {
+                Some(leader) if leader == self.me => self.propose_here(envelope.clone(), give_up).await,
+                Some(leader) => self.propose_there(leader, bytes.clone()).await,
+                None => (Tried::Elsewhere(None), None),
+            };
+            match tried {
+                Tried::Done(outcome) => return outcome,
+                Tried::Elsewhere(leader) => hint = leader.filter(|other| Some(*other) != self.leadership().leader),
+                Tried::Unsure => {}
+            }
+            reason = said.unwrap_or(reason);
+            if self.clock.boot_ms() >= give_up {
+                return Outcome::Unknown { reason };
+            }
+            RT::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// A leader that is cut off keeps its entry until it hears of another leader, so the wait has an end.
+    async fn propose_here(&self, envelope: Envelope, give_up: u64) -> (Tried, Option<String>) {
+        let left = Duration::from_millis(give_up.saturating_sub(self.clock.boot_ms()));
+        match RT::timeout(left, self.submit(envelope)).await {
+            Ok(Submitted::Decided(reply)) => (Tried::Done(outcome(reply)), None),
+            Ok(Submitted::NotLeader(leader)) => (Tried::Elsewhere(leader), None),
+            Ok(Submitted::Unknown(why)) => (Tried::Unsure, Some(why)),
+            Err(_) => (Tried::Unsure, Some("this leader reaches no quorum".into())),
+        }
+    }
+
+    async fn propose_there(&self, leader: NodeId, bytes: bytes::Bytes) -> (Tried, Option<String>) {
+        match self.ask(leader, &Question::Propose(bytes)).await {
+            Ok(Answer::Applied { index, events }) => (Tried::Done(Outcome::Applied { index, events }), None),
+            Ok(Answer::Refused { rejection, index }) => (Tried::Done(Outcome::Refused { rejection, index }), None),
+            Ok(Answer::NotLeader { leader }) => (Tried::Elsewhere(leader.map(NodeId)), None),
+            Ok(Answer::Unknown { reason }) => (Tried::Unsure, Some(reason)),
+            Ok(_) => (Tried::Unsure, Some("the leader answered something else".into())),
+            Err(NetError::Refused { why, .. }) => (
+                Tried::Done(Outcome::Refused {
+                    rejection: not_allowed(why),
+                    index: 0,
+                }),
+                None,
+            ),
+            Err(error) => (Tried::Unsure, Some(error.to_string())),
+        }
+    }
+
+    /// Asks the leader. Ends early when somebody else leads.
+    pub(super) async fn ask(&self, leader: NodeId, question: &Question) -> Result<Answer, NetError> {
+        let call = self
+            .transport
+            .call(leader, Class::Control, frame::encode(kind::QUESTION, question));
+        let moved = async {
+            let mut seen = self.leadership();
+            while seen.leader == Some(leader) || seen.leader.is_none() {
+                seen = self.changed(seen).await;
+            }
+        };
+        let lost = |why: &str| NetError::Lost {
+            node: leader,
+            why: why.into(),
+        };
+        let answer = match RT::select3(call, moved, RT::sleep(TRY_WAIT)).await {
+            openraft_rt::Select3::First(answer) => answer?,
+            openraft_rt::Select3::Second(()) => return Err(lost("another node leads now")),
+            openraft_rt::Select3::Third(()) => return Err(lost("it did not answer in time")),
+        };
+        frame::decode(kind::ANSWER, &answer).map_err(|error| lost(&error.to_string()))
+    }
+
+    async fn read_index(&self) -> Result<u64, ReadError> {
+        let give_up = self.clock.boot_ms() + PATIENCE_MS;
+        let mut reason = String::from("no leader is known");
+        loop {
+            match self.leadership().leader {
+                Some(leader) if leader == self.me => match self.confirm().await {
+                    Ok(confirmed) => return Ok(confirmed.index),
+                    Err(error) => reason = error.reason,
+                },
+                Some(leader) => match self.ask(leader, &Question::ReadIndex).await {
+                    Ok(Answer::ReadIndex(index)) => return Ok(index),
+                    Ok(_) => "the leader could not confirm that it leads".clone_into(&mut reason),
+                    Err(error) => reason = error.to_string(),
+                },
+                None => {}
+            }
+            if self.clock.boot_ms() >= give_up {
+                return Err(ReadError { reason });
+            }
+            RT::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn confirm_here(&self) -> Result<Confirmed, ReadError> {
+        let failed = |error: &dyn std::fmt::Display| ReadError {
+            reason: error.to_string(),
+        };
+        let before = self.leadership();
+        if !before.own_term_applied {
+            return Err(ReadError {
+                reason: "this replica does not lead, or has applied nothing of its leadership yet".into(),
+            });
+        }
+        let round = RT::timeout(TRY_WAIT, self.raft.get_read_linearizer(ReadPolicy::ReadIndex)).await;
+        let round = round.map_err(|_| ReadError {
+            reason: "no quorum answered in time".into(),
+        })?;
+        let round = round.map_err(|error| failed(&error))?;
+        let index = round.read_log_id().index();
+        let leadership = self.leadership();
+        if (leadership.leader, leadership.term) != (before.leader, before.term) || !leadership.is_self {
+            return Err(ReadError {
+                reason: "another node leads now".into(),
+            });
+        }
+        Ok(Confirmed { index, leadership })
+    }
+}
+
+/// Where a proposal stands after one try.
+enum Tried {
+    Done(Outcome),
+    /// It certainly had no effect; another node leads, or none.
+    Elsewhere(Option<NodeId>),
+    /// It may have had an effect.
+    Unsure,
+}
+
+impl<RT, SM> Propose for Replica<RT, SM>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    fn propose(&self, envelope: Envelope) -> BoxFuture<'_, Outcome> {
+        Box::pin(self.propose_anywhere(envelope))
+    }
+}
+
+impl<RT, SM> Linearize for Replica<RT, SM>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    fn linearize(&self) -> BoxFuture<'_, Result<u64, ReadError>> {
+        Box::pin(async move {
+            let index = self.read_index().await?;
+            let wait = self.raft.wait(Some(Duration::from_millis(PATIENCE_MS)));
+            let applied = wait.applied_index_at_least(Some(index), "a fresh read").await;
+            applied.map_err(|error| ReadError {
+                reason: error.to_string(),
+            })?;
+            Ok(index)
+        })
+    }
+}
+
+impl<RT, SM> Lead for Replica<RT, SM>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    fn leadership(&self) -> Leadership {
+        Leadership::of(&self.raft.metrics().borrow_watched())
+    }
+
+    fn changed(&self, seen: Leadership) -> BoxFuture<'_, Leadership> {
+        Box::pin(async move {
+            let mut metrics = self.raft.metrics();
+            loop {
+                let now = Leadership::of(&metrics.borrow_and_update());
+                if now != seen {
+                    return now;
+                }
+                if metrics.changed().await.is_err() {
+                    // openraft has stopped: this replica will never hear of another leader.
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+    }
+
+    fn confirm(&self) -> BoxFuture<'_, Result<Confirmed, ReadError>> {
+        Box::pin(self.confirm_here())
+    }
+}
+
+/// Keeps the clock at the stamps that are applied.
+async fn follow_time<RT, SM>(raft: Raft<Types<RT>, SM>, clock: Arc<ClusterClock>)
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    let mut progress = raft.watch_apply_progress();
+    drop(raft);
+    while progress.changed().await.is_ok() {
+        if let Some(applied) = progress.get() {
+            clock.applied(applied.index);
+        }
+    }
+}
+
+/// An answer of the state machine as an outcome.
+pub(super) fn outcome(reply: Reply) -> Outcome {
+    match reply.outcome {
+        Ok(events) => Outcome::Applied {
+            index: reply.index,
+            events,
+        },
+        Err(rejection) => Outcome::Refused {
+            rejection,
+            index: reply.index,
+        },
+    }
+}
+
+fn too_large(bytes: usize) -> Rejection {
+    Rejection::OutOfRange {
+        field: "size of the command".into(),
+        given: format!("{bytes} bytes"),
+        allowed: format!("at most {COMMAND_BYTES_MAX} bytes"),
+    }
+}
+
+fn not_allowed(why: String) -> Rejection {
+    Rejection::OriginNotAllowed {
+        who: why,
+        command: "this command".into(),
+    }
+}
