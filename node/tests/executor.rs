@@ -536,7 +536,7 @@ fn a_bystander_with_the_recorded_pid_is_not_touched() {
         (forged.pid, forged.guard_pid) = (pid, pid);
         (forged.start_ticks, forged.guard_start_ticks) = (start, start);
         record::write_atomic(&folder, record::IDENTITY_FILE, &forged).unwrap();
-        let found = attach_in(&folder, boot).unwrap();
+        let found = attach_in(&folder, boot, HANG).unwrap();
         assert!(matches!(found, Found::Lost(lost) if lost == expected), "{found:?}");
     };
     check(start + 1, &identity.boot_id, Lost::SupervisorGone);

@@ -19,11 +19,12 @@ use super::launch::FOLDER_PREFIX;
 use super::procfs;
 use super::supervisor::control::{ControlClient, ControlError, Status};
 use super::supervisor::course::Order;
-use super::supervisor::record::{self, CLAIM_FILE, EXIT_FILE, ExitRecord, IDENTITY_FILE, Identity, SPEC_FILE};
-use super::supervisor::spec::{GroupChoice, Spec};
+use super::supervisor::record::{self, CLAIM_FILE, EXIT_FILE, ExitRecord, IDENTITY_FILE, Identity};
+use super::supervisor::spec::GroupChoice;
 
-/// How long a supervisor may take to answer. It does nothing that takes longer, unless it is stopped.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a supervisor may take to answer. A freeze takes longer than anything else it does, and has its own bound.
+/// Short, because one that is stopped by a signal holds up the renewals of all others for this long, once.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two rounds of ending something.
 const SWEEP_AGAIN: Duration = Duration::from_millis(2);
 /// Rounds of ending something: two seconds of pauses.
@@ -114,11 +115,11 @@ impl Attached {
 
 /// Finds out what became of the attempt in a folder, and attaches to it when it runs.
 pub fn attach(folder: &Path) -> Result<Found, AttachError> {
-    attach_in(folder, &procfs::boot_id())
+    attach_in(folder, &procfs::boot_id(), ANSWER_TIMEOUT)
 }
 
-/// The same, with the id of the present boot as a value.
-pub fn attach_in(folder: &Path, boot_id: &str) -> Result<Found, AttachError> {
+/// The same, with the id of the present boot, and how long to wait for an answer, as values.
+pub fn attach_in(folder: &Path, boot_id: &str, timeout: Duration) -> Result<Found, AttachError> {
     if let Some(exit) = read_exit(folder)? {
         return Ok(Found::Ended(exit));
     }
@@ -137,7 +138,7 @@ pub fn attach_in(folder: &Path, boot_id: &str) -> Result<Found, AttachError> {
     let Some(handle) = procfs::open(identity.pid, identity.start_ticks) else {
         return without_supervisor(folder, &identity);
     };
-    let connected = ControlClient::connect(folder, &identity.nonce, ANSWER_TIMEOUT)
+    let connected = ControlClient::connect(folder, &identity.nonce, timeout)
         .and_then(|mut client| client.send(None).map(|status| (client, status)));
     match connected {
         Ok((client, status)) => {
@@ -326,15 +327,16 @@ pub fn unknown(folder: &Path, group_root: &str, known: &BTreeSet<String>) -> Vec
     found.into_values().collect()
 }
 
-/// The runs that have a folder, with their specs.
-pub fn recorded(folder: &Path) -> io::Result<BTreeMap<String, Option<Spec>>> {
-    let mut runs = BTreeMap::new();
+/// The names of the runs that have a folder.
+pub fn recorded(folder: &Path) -> io::Result<BTreeSet<String>> {
+    let mut runs = BTreeSet::new();
     for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if let Some(run) = name.to_str().and_then(|name| name.strip_prefix(FOLDER_PREFIX)) {
-            runs.insert(run.to_owned(), record::read(&entry.path(), SPEC_FILE)?);
-        }
+        let name = entry?.file_name();
+        runs.extend(
+            name.to_str()
+                .and_then(|name| name.strip_prefix(FOLDER_PREFIX))
+                .map(str::to_owned),
+        );
     }
     Ok(runs)
 }

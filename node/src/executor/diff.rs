@@ -318,4 +318,4 @@ fn without_duty(picture: &Picture<'_>, run: RunKey, actual: &Actual, steps: &mut
 
 #[cfg(test)]
 #[path = "diff_tests.rs"]
-mod tests;
+pub(in crate::executor) mod tests;

@@ -63,6 +63,7 @@ pub(in crate::executor) fn work() -> Arc<Work> {
         requested: Arc::new(requested),
         allocation,
         members: vec![NodeId(1)],
+        leader_host: "a".into(),
         restore: None,
     })
 }

@@ -96,6 +96,8 @@ pub struct Work {
     pub allocation: Allocation,
     /// Nodes of all members, by rank: rank 0 leads.
     pub members: Vec<NodeId>,
+    /// Where the member of rank 0 is reached, for the members to find each other.
+    pub leader_host: String,
     /// The saved state that the placement resumes from.
     pub restore: Option<Checkpoint>,
 }
