@@ -31,18 +31,20 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Place of an entry in the log: who made it, and where.
+/// Place of an entry in the log: who made it, and where. A term may have several leaders, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Term of the leader that made the entry.
     pub term: u64,
+    /// That leader.
+    pub leader: NodeId,
     /// Log index.
     pub index: u64,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "index {} of term {}", self.index, self.term)
+        write!(out, "index {} of {} in term {}", self.index, self.leader, self.term)
     }
 }
 
@@ -55,6 +57,17 @@ pub enum Knowledge {
     Refused,
     /// It was told neither.
     Unknown,
+}
+
+/// What an entry came to, as its events tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It changed something.
+    Effect,
+    /// It was refused, and that is remembered.
+    Refused,
+    /// It said what was so already, it repeated an earlier request, or it carries no command.
+    Nothing,
 }
 
 /// Something that happened.
@@ -77,8 +90,8 @@ pub enum Observation {
         place: Place,
         /// Digest of the entry.
         content: u64,
-        /// Digest of the state after it.
-        state: u64,
+        /// Digest of the state after it, where it was taken: not inside a batch.
+        state: Option<u64>,
     },
     /// The entry at an index is decided; reported once for each index, in order.
     Decided {
@@ -86,8 +99,8 @@ pub enum Observation {
         index: u64,
         /// The request that it answers, if a client made one.
         request: Option<RequestKey>,
-        /// Whether it took effect. False for a refusal, and for a repeated request.
-        effect: bool,
+        /// What it came to.
+        decision: Decision,
         /// The events that it was decided into.
         events: Arc<[EventRecord]>,
     },
@@ -218,7 +231,11 @@ mod tests {
             life: 0,
         };
         for content in [7, 8, 9] {
-            let place = Place { term: 1, index: 1 };
+            let place = Place {
+                term: 1,
+                leader: NodeId(1),
+                index: 1,
+            };
             checkers.observe(&Observation::Appended { by, place, content });
         }
         checkers.finish();

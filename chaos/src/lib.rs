@@ -7,8 +7,12 @@
 //! Not here: the product's own tests, real processes and real disks, timing measurements.
 
 pub mod check;
+pub mod disk;
 pub mod fault;
 pub mod net;
 pub mod random;
+pub mod report;
 pub mod runtime;
 pub mod trace;
+pub mod workload;
+pub mod world;

@@ -199,6 +199,36 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns the work of making what is written durable, to be done outside the owner's lock; `None` when it all is.
+    ///
+    /// The owner brings the result back with [`Journal::note_synced`].
+    pub fn sync_job(&mut self) -> Result<Option<SyncJob>, WriteError> {
+        self.write()?;
+        let active = &self.active;
+        if active.durable == active.written {
+            return Ok(None);
+        }
+        Ok(Some(SyncJob {
+            file: active.file.clone(),
+            segment: active.summary.segment,
+            end: active.written,
+        }))
+    }
+
+    /// Takes in how a [`SyncJob`] ended.
+    pub fn note_synced(&mut self, synced: Synced) -> Result<(), WriteError> {
+        self.running()?;
+        if let Err(source) = synced.result {
+            let file = segment::path(&self.dir, synced.segment);
+            return Err(self.stop(WriteError::Sync { file, source }));
+        }
+        // A segment that was closed meanwhile was synced then.
+        if synced.segment == self.active.summary.segment {
+            self.active.durable = self.active.durable.max(synced.end);
+        }
+        Ok(())
+    }
+
     /// Closes the active segment, durably, and goes on in the next one. Makes that one here if none is ready.
     pub fn rotate(&mut self) -> Result<(), WriteError> {
         self.running()?;
@@ -263,6 +293,14 @@ impl Journal {
     /// Returns what each segment holds, oldest first; the last one is the active one.
     pub fn segments(&self) -> impl DoubleEndedIterator<Item = Summary> + '_ {
         self.sealed.values().copied().chain([self.active.summary])
+    }
+
+    /// Returns where the records of a segment that can be read end; those staged come after it.
+    pub fn readable_end(&self, segment: u32) -> u32 {
+        if segment == self.active.summary.segment {
+            return self.active.written;
+        }
+        self.sealed.get(&segment).map_or(0, |summary| summary.end)
     }
 
     /// Returns how many bytes the segments take on disk, the spare not counted.
@@ -357,6 +395,33 @@ impl Active {
     }
 }
 
+/// Makes what is written durable; see [`Journal::sync_job`].
+#[derive(Debug)]
+pub struct SyncJob {
+    file: Arc<dyn DiskFile>,
+    segment: u32,
+    end: u32,
+}
+
+/// How a [`SyncJob`] ended.
+#[derive(Debug)]
+pub struct Synced {
+    result: io::Result<()>,
+    segment: u32,
+    end: u32,
+}
+
+impl SyncJob {
+    /// Syncs; blocks on the disk.
+    pub fn run(self) -> Synced {
+        Synced {
+            result: self.file.sync_data(),
+            segment: self.segment,
+            end: self.end,
+        }
+    }
+}
+
 /// Makes the next segment; see [`Journal::spare_job`].
 #[derive(Debug)]
 pub struct SpareJob {
@@ -369,6 +434,11 @@ pub struct SpareJob {
 }
 
 impl SpareJob {
+    /// Returns the number of the segment to make.
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+
     /// Makes the segment and leaves it for the journal. A failure is only noted: the journal tries once more itself
     /// when it needs the segment, and reports then.
     pub fn run(self) {

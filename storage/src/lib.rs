@@ -2,13 +2,16 @@
 //!
 //! - [`disk`] is the file seam; everything below writes through it.
 //! - [`journal`] is the append-only file format that both logs use, and the only thing that makes them durable.
+//! - [`event_log`] keeps what the machine decided, for subscribers; [`snapshot`] keeps whole states.
 //! - [`raft_log`] is openraft's log storage on a journal; [`types`] is its type configuration.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
 
 pub mod disk;
+pub mod event_log;
 pub mod journal;
 pub mod raft_log;
+pub mod snapshot;
 pub mod types;
 
 pub use types::Reply;

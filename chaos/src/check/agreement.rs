@@ -29,6 +29,7 @@ impl Checker for Agreement {
         {
             return Err(format!("{by} applied index {index} after index {before}"));
         }
+        let Some(state) = state else { return Ok(()) };
         let (first, who) = *self.states.entry(index).or_insert((*state, *by));
         if first == *state {
             return Ok(());
@@ -53,9 +54,13 @@ mod tests {
         };
         Observation::Applied {
             by,
-            place: Place { term: 1, index },
+            place: Place {
+                term: 1,
+                leader: NodeId(1),
+                index,
+            },
             content: 0,
-            state,
+            state: Some(state),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Raft: a (term, index) names one entry for ever, across restarts; and what was applied at an index stays.
+//! Raft: a log id names one entry for ever, across restarts; and what was applied at an index stays.
 //!
 //! openraft checks log ids, not contents. A leader that restarts, resumes its term without a vote and hands out an
 //! index a second time breaks exactly this, with no error raised anywhere; that is why appends are watched here too,
@@ -63,7 +63,11 @@ mod tests {
         };
         Observation::Appended {
             by,
-            place: Place { term, index },
+            place: Place {
+                term,
+                leader: NodeId(3),
+                index,
+            },
             content,
         }
     }
@@ -75,9 +79,13 @@ mod tests {
         };
         Observation::Applied {
             by,
-            place: Place { term, index },
+            place: Place {
+                term,
+                leader: NodeId(3),
+                index,
+            },
             content,
-            state: 0,
+            state: None,
         }
     }
 

@@ -103,6 +103,7 @@ mod tests {
     use holdfast_proto::lease::EndReason;
     use holdfast_proto::time::Timestamp;
 
+    use super::super::Decision;
     use super::*;
 
     fn lease(index: u64) -> LeaseId {
@@ -149,7 +150,7 @@ mod tests {
             checker.observe(&Observation::Decided {
                 index,
                 request: None,
-                effect: true,
+                decision: Decision::Effect,
                 events: [record].into(),
             })
         })

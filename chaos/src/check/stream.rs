@@ -84,6 +84,7 @@ mod tests {
     use holdfast_proto::id::NodeId;
     use holdfast_proto::time::Timestamp;
 
+    use super::super::Decision;
     use super::*;
 
     fn record(index: u64, sub: u32, level: u32) -> EventRecord {
@@ -108,7 +109,7 @@ mod tests {
             let decided = Observation::Decided {
                 index,
                 request: None,
-                effect: true,
+                decision: Decision::Effect,
                 events: events.into(),
             };
             checker.observe(&decided)?;

@@ -4,18 +4,23 @@
 //! in order. Time moves only when nothing can run. The one rule: no decision depends on anything but the seed. Tasks
 //! are woken only from this thread (a wake from another stops the run), and every collection that is walked is ordered.
 
+mod hosts;
+mod task;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::clock::{HostClock, Instant, TRUE_RATE_PPM};
+use self::hosts::HostState;
+pub use self::task::Panic;
+use self::task::{Body, Task};
+use super::clock::Instant;
 use crate::random::Stream;
 use crate::trace::{Event, Kind, Trace};
 
@@ -34,55 +39,6 @@ impl Host {
     pub const WORLD: Self = Self(0);
 }
 
-/// A task's panic, caught so that it ends only the task. A world treats it as a violation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Panic {
-    /// The host whose task it was.
-    pub host: Host,
-    /// The text of the panic.
-    pub text: String,
-}
-
-type Body = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-pub(crate) struct Task {
-    simulation: u64,
-    thread: ThreadId,
-    id: u64,
-    host: Host,
-    queued: AtomicBool,
-    dead: AtomicBool,
-    foreign_wake: Arc<AtomicBool>,
-    /// None for the root task, whose future lives on the stack of `run`.
-    body: Mutex<Option<Body>>,
-}
-
-impl Task {
-    fn take_body(&self) -> Option<Body> {
-        self.body.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Wake for Task {
-    fn wake(self: Arc<Self>) {
-        Self::wake_by_ref(&self);
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if std::thread::current().id() != self.thread {
-            self.foreign_wake.store(true, SeqCst);
-            return;
-        }
-        try_with(|sim| {
-            // A waker may outlive its simulation; it then wakes nobody.
-            let alive = sim.serial == self.simulation && !self.dead.load(SeqCst);
-            if alive && !self.queued.swap(true, SeqCst) {
-                sim.ready.borrow_mut().push(self.clone());
-            }
-        });
-    }
-}
-
 /// Names one running timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
@@ -93,14 +49,6 @@ pub(crate) struct TimerKey {
 enum Due {
     Wake(Host, Waker),
     Resume(Host),
-}
-
-struct HostState {
-    clock: HostClock,
-    draws: Stream,
-    paused_until_ns: u64,
-    parked: Vec<Arc<Task>>,
-    tasks: BTreeMap<u64, Arc<Task>>,
 }
 
 /// One running simulation.
@@ -192,37 +140,6 @@ impl Simulation {
         self.serials.replace(self.serials.get() + 1)
     }
 
-    fn with_host<T>(&self, host: Host, body: impl FnOnce(&mut HostState) -> T) -> T {
-        let mut hosts = self.hosts.borrow_mut();
-        let state = hosts.entry(host).or_insert_with(|| {
-            let mut draws = self.root.numbered("host", &[host.0]);
-            // Hosts boot minutes to a day before the simulation starts, so that an instant of one host means nothing
-            // on another, and code that mixes them up shows.
-            let booted_ns = if host == Host::WORLD {
-                0
-            } else {
-                1_000_000_000 * draws.between(600, 86_400)
-            };
-            HostState {
-                clock: HostClock::starting_at(booted_ns),
-                draws,
-                paused_until_ns: 0,
-                parked: Vec::new(),
-                tasks: BTreeMap::new(),
-            }
-        });
-        body(state)
-    }
-
-    pub(crate) fn local_now(&self, host: Host) -> Instant {
-        let now_ns = self.now_ns();
-        self.with_host(host, |state| Instant(state.clock.local(now_ns)))
-    }
-
-    pub(crate) fn draw(&self, host: Host) -> u64 {
-        self.with_host(host, |state| state.draws.next())
-    }
-
     pub(crate) fn note(&self, host: Host, kind: Kind, words: [u64; 3]) {
         self.trace.borrow_mut().note(Event {
             at_ns: self.now_ns() - START_NS,
@@ -285,63 +202,6 @@ impl Simulation {
             foreign_wake: self.foreign_wake.clone(),
             body: Mutex::new(body),
         })
-    }
-
-    /// Drops every task of a host, as `kill -9` does; returns how many there were.
-    pub(crate) fn kill(&self, host: Host) -> usize {
-        assert!(host != Host::WORLD, "the simulation cannot kill itself");
-        let (tasks, parked) = self.with_host(host, |state| {
-            state.paused_until_ns = 0;
-            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.parked))
-        });
-        self.note(host, Kind::Kill, [tasks.len() as u64, 0, 0]);
-        drop(parked);
-        self.drop_tasks(host, &tasks);
-        tasks.len()
-    }
-
-    fn drop_tasks(&self, host: Host, tasks: &BTreeMap<u64, Arc<Task>>) {
-        // All are dead before the first is dropped, for dropping one wakes others.
-        tasks.values().for_each(|task| task.dead.store(true, SeqCst));
-        let (current, dropping) = (self.current.replace(host), self.dropping.replace(true));
-        tasks.values().for_each(|task| drop(task.take_body()));
-        self.current.set(current);
-        self.dropping.set(dropping);
-    }
-
-    /// Stops a host for a while, as SIGSTOP does: its clock goes on, and its timers are late.
-    pub(crate) fn pause(&self, host: Host, duration: Duration) {
-        assert!(host != Host::WORLD, "the simulation cannot pause itself");
-        let pause_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.now_ns().saturating_add(pause_ns);
-        self.with_host(host, |state| {
-            state.paused_until_ns = state.paused_until_ns.max(until_ns)
-        });
-        let key = TimerKey {
-            at_ns: until_ns,
-            serial: self.next_serial(),
-        };
-        self.timers.borrow_mut().insert(key, Due::Resume(host));
-        self.note(host, Kind::Pause, [until_ns, 0, 0]);
-    }
-
-    /// Changes the rate of a host's clock, and lets its timers count by the new one.
-    pub(crate) fn set_rate(&self, host: Host, rate_ppm: u64) {
-        assert!(
-            host != Host::WORLD || rate_ppm == TRUE_RATE_PPM,
-            "the simulation's own clock runs true"
-        );
-        let now_ns = self.now_ns();
-        self.with_host(host, |state| state.clock.set_rate(now_ns, rate_ppm));
-        self.note(host, Kind::Rate, [rate_ppm, 0, 0]);
-        let mut timers = self.timers.borrow_mut();
-        let (moved, kept) = std::mem::take(&mut *timers)
-            .into_iter()
-            .partition(|(_, due)| matches!(due, Due::Wake(of, _) if *of == host));
-        *timers = kept;
-        drop(timers);
-        let moved: BTreeMap<TimerKey, Due> = moved;
-        moved.into_values().for_each(|due| self.fire(due));
     }
 
     fn fire(&self, due: Due) {
@@ -414,20 +274,6 @@ impl Simulation {
         self.current.set(Host::WORLD);
     }
 
-    fn park_if_paused(&self, task: &Arc<Task>) -> bool {
-        if task.host == Host::WORLD {
-            return false;
-        }
-        let now_ns = self.now_ns();
-        self.with_host(task.host, |state| {
-            let paused = state.paused_until_ns > now_ns;
-            if paused {
-                state.parked.push(task.clone());
-            }
-            paused
-        })
-    }
-
     /// Runs until the root future has ended.
     fn drive<T>(&self, root: impl Future<Output = T>) -> T {
         let mut root = pin!(root);
@@ -461,14 +307,6 @@ impl Simulation {
             }
             let polls = self.polls.get() - polls_before;
             assert!(polls < POLLS_PER_INSTANT_MAX, "live-lock: {polls} polls at one instant");
-        }
-    }
-
-    fn tear_down(&self) {
-        let hosts: Vec<Host> = self.hosts.borrow().keys().copied().collect();
-        for host in hosts {
-            let tasks = self.with_host(host, |state| std::mem::take(&mut state.tasks));
-            self.drop_tasks(host, &tasks);
         }
     }
 }

@@ -1,0 +1,258 @@
+//! The simulated disk of one host: storage's memory disk, with every write and sync in the trace.
+//!
+//! Adds what a world needs around it: an alarm when the power went in the middle of a call, counters, and a switch by
+//! which syncs lie, to prove that the checkers notice. The one rule: nothing here decides what survives a crash; that
+//! is the memory disk's, from its own seed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use holdfast_storage::disk::memory::{Faults, MemoryDisk};
+use holdfast_storage::disk::{Disk, DiskFile, DiskLock, Open};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::runtime::{self, Host};
+use crate::trace::{Kind, digest};
+
+/// One host's disk; clones share it.
+#[derive(Debug, Clone)]
+pub struct SimulatedDisk {
+    shared: Arc<Shared>,
+    memory: MemoryDisk,
+}
+
+#[derive(Debug)]
+struct Shared {
+    host: Host,
+    syncs_lie: AtomicBool,
+    /// Armed while the power is to go off in the middle of some call.
+    armed: AtomicBool,
+    power_lost: UnboundedSender<Host>,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl SimulatedDisk {
+    /// An empty disk; `power_lost` hears of the call that the power went in.
+    pub fn new(host: Host, power_lost: UnboundedSender<Host>) -> Self {
+        let seed = runtime::stream("disk", &[host.0]).next();
+        let shared = Shared {
+            host,
+            syncs_lie: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            power_lost,
+            writes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+        };
+        Self {
+            shared: Arc::new(shared),
+            memory: MemoryDisk::new(seed),
+        }
+    }
+
+    /// Makes every sync claim to be done and do nothing: the planted bug "acknowledged before it was durable".
+    pub fn let_syncs_lie(&self) {
+        self.shared.syncs_lie.store(true, SeqCst);
+    }
+
+    /// Lets the power go after this many more changing calls.
+    pub fn arm_power_loss(&self, calls: u64) {
+        self.shared.armed.store(true, SeqCst);
+        self.memory.set_faults(Faults {
+            power_off_after: Some(calls),
+            ..Faults::default()
+        });
+    }
+
+    /// Turns the power off and on; returns how many unsynced writes were lost or torn.
+    pub fn lose_power(&self) -> usize {
+        self.shared.armed.store(false, SeqCst);
+        let lost = self.memory.crash();
+        runtime::note(self.shared.host, Kind::Lose, [lost as u64, self.memory.trace(), 0]);
+        lost
+    }
+
+    /// Writes and syncs so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.shared.writes.load(SeqCst), self.shared.syncs.load(SeqCst))
+    }
+}
+
+impl Shared {
+    /// Notes a call, and raises the alarm when it failed because the power has gone.
+    fn noted<T>(&self, kind: Kind, path: &Path, second: u64, third: u64, result: io::Result<T>) -> io::Result<T> {
+        runtime::note(
+            self.host,
+            kind,
+            [digest(path.as_os_str().as_encoded_bytes()), second, third],
+        );
+        if result.is_err() && self.armed.swap(false, SeqCst) {
+            // A world that has ended hears nothing.
+            let _ = self.power_lost.send(self.host);
+        }
+        result
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn DiskFile>> {
+        let opened = self.memory.open(path, how);
+        let file = if how == Open::Create {
+            self.shared.noted(Kind::Write, path, u64::MAX, 0, opened)?
+        } else {
+            opened?
+        };
+        Ok(Arc::new(SimulatedFile {
+            shared: self.shared.clone(),
+            path: path.to_owned(),
+            file,
+        }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.memory.create_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.memory.list(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let renamed = self.memory.rename(from, to);
+        let name = digest(to.as_os_str().as_encoded_bytes());
+        self.shared.noted(Kind::Write, from, u64::MAX, name, renamed)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let removed = self.memory.remove(path);
+        self.shared.noted(Kind::Write, path, u64::MAX, 1, removed)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let synced = if self.shared.syncs_lie.load(SeqCst) {
+            Ok(())
+        } else {
+            self.memory.sync_dir(path)
+        };
+        self.shared.noted(Kind::Sync, path, u64::MAX, 0, synced)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        self.memory.lock(path)
+    }
+}
+
+#[derive(Debug)]
+struct SimulatedFile {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+}
+
+impl DiskFile for SimulatedFile {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.shared.writes.fetch_add(1, SeqCst);
+        let written = self.file.write_at(bytes, offset);
+        self.shared
+            .noted(Kind::Write, &self.path, offset, digest(bytes), written)
+    }
+
+    fn preallocate(&self, size: u64) -> io::Result<()> {
+        let allocated = self.file.preallocate(size);
+        self.shared.noted(Kind::Write, &self.path, size, 0, allocated)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.shared.syncs.fetch_add(1, SeqCst);
+        let synced = if self.shared.syncs_lie.load(SeqCst) {
+            Ok(())
+        } else {
+            self.file.sync_data()
+        };
+        self.shared.noted(Kind::Sync, &self.path, 0, 0, synced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::runtime::Simulated;
+
+    const FILE: &str = "/raft/log";
+
+    fn in_simulation(body: impl FnOnce(SimulatedDisk, mpsc::UnboundedReceiver<Host>)) {
+        Simulated::seeded(3).simulate(async {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            body(SimulatedDisk::new(Host(1), sender), receiver);
+        });
+    }
+
+    fn synced_file(disk: &SimulatedDisk) -> Arc<dyn DiskFile> {
+        disk.create_dir(Path::new("/raft")).unwrap();
+        let file = disk.open(Path::new(FILE), Open::Create).unwrap();
+        file.write_at(b"first", 0).unwrap();
+        file.sync_data().unwrap();
+        disk.sync_dir(Path::new("/raft")).unwrap();
+        file
+    }
+
+    fn content(disk: &SimulatedDisk) -> Vec<u8> {
+        let file = disk.open(Path::new(FILE), Open::Read).unwrap();
+        let mut bytes = vec![0; file.size().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn synced_bytes_survive_the_loss_of_power() {
+        in_simulation(|disk, _| {
+            synced_file(&disk);
+            assert_eq!(disk.lose_power(), 0);
+            assert_eq!(content(&disk), b"first");
+            assert_eq!(disk.counts(), (1, 1));
+        });
+    }
+
+    #[test]
+    fn lying_sync_loses_what_it_claimed() {
+        in_simulation(|disk, _| {
+            let file = synced_file(&disk);
+            disk.let_syncs_lie();
+            for _ in 0..20 {
+                file.write_at(b"other", 0).unwrap();
+                file.sync_data().unwrap();
+            }
+            assert!(disk.lose_power() > 0);
+        });
+    }
+
+    #[test]
+    fn power_that_goes_in_a_call_raises_the_alarm_once() {
+        in_simulation(|disk, mut alarm| {
+            let file = synced_file(&disk);
+            disk.arm_power_loss(1);
+            file.write_at(b"last", 0).unwrap();
+            assert!(alarm.try_recv().is_err());
+            assert!(file.sync_data().is_err());
+            assert!(file.sync_data().is_err());
+            assert_eq!(alarm.try_recv(), Ok(Host(1)));
+            assert!(alarm.try_recv().is_err());
+            disk.lose_power();
+            assert!(file.sync_data().is_err(), "a handle of the time before is dead");
+            assert_eq!(content(&disk).len(), 5);
+        });
+    }
+}
