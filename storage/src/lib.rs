@@ -3,12 +3,14 @@
 //! - [`disk`] is the file seam; everything below writes through it.
 //! - [`journal`] is the append-only file format that both logs use, and the only thing that makes them durable.
 //! - [`event_log`] keeps what the machine decided, for subscribers; [`snapshot`] keeps whole states.
+//! - [`index`] holds projections over the event log that can be made again at any time.
 //! - [`raft_log`] is openraft's log storage on a journal; [`types`] is its type configuration.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
 
 pub mod disk;
 pub mod event_log;
+pub mod index;
 pub mod journal;
 pub mod raft_log;
 pub mod snapshot;
