@@ -336,45 +336,60 @@ pub struct CreateLease {
     pub workload: Workload,
 }
 
-impl Command {
-    /// Returns the tag, which goes into the frame's header and is never reused.
-    #[must_use]
-    pub fn tag(&self) -> u16 {
-        match self {
-            Self::InitCluster(_) => 1,
-            Self::AdmitNode { .. } => 2,
-            Self::RegisterNode { .. } => 3,
-            Self::ReportInventory { .. } => 4,
-            Self::MarkNodeUnreachable { .. } => 5,
-            Self::MarkNodeLost { .. } => 6,
-            Self::ReturnNode { .. } => 7,
-            Self::CordonNode { .. } => 8,
-            Self::RemoveNode { .. } => 9,
-            Self::QuietNode { .. } => 10,
-            Self::RecordVoters { .. } => 11,
-            Self::CreateJoinToken { .. } => 12,
-            Self::CreateAccessToken(_) => 13,
-            Self::RevokeToken { .. } => 14,
-            Self::SetTenant { .. } => 15,
-            Self::SetTariff(_) => 16,
-            Self::CreateLease(_) => 17,
-            Self::CommitPlacement { .. } => 18,
-            Self::DeferPlacement { .. } => 19,
-            Self::ReportPrepared { .. } => 20,
-            Self::ReportStarted { .. } => 21,
-            Self::ReportExited { .. } => 22,
-            Self::ReleaseLease { .. } => 23,
-            Self::RenewLease { .. } => 24,
-            Self::EndLease { .. } => 25,
-            Self::CommitCheckpoint { .. } => 26,
-            Self::ReportHealth { .. } => 27,
-            Self::ReportRollup { .. } => 28,
-            Self::GradeDevice { .. } => 29,
-            Self::RecordStateHash { .. } => 30,
-            Self::RaiseMachineLevel { .. } => 31,
-            Self::SetTime { .. } => 32,
-            Self::ReportClockSuspect { .. } => 33,
-            Self::Annotate { .. } => 34,
+macro_rules! command_table {
+    ($($variant:ident $tag:literal $name:literal;)*) => {
+        impl Command {
+            /// Every command's tag and name, for documents and coverage checks.
+            pub const TABLE: &'static [(u16, &'static str)] = &[$(($tag, $name)),*];
+
+            /// Returns the tag, which goes into the frame's header and is never reused.
+            #[must_use]
+            pub fn tag(&self) -> u16 {
+                match self { $(Self::$variant { .. } => $tag,)* }
+            }
+
+            /// Returns the public name.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $name,)* }
+            }
         }
-    }
+    };
+}
+
+command_table! {
+    InitCluster 1 "init-cluster";
+    AdmitNode 2 "admit-node";
+    RegisterNode 3 "register-node";
+    ReportInventory 4 "report-inventory";
+    MarkNodeUnreachable 5 "mark-node-unreachable";
+    MarkNodeLost 6 "mark-node-lost";
+    ReturnNode 7 "return-node";
+    CordonNode 8 "cordon-node";
+    RemoveNode 9 "remove-node";
+    QuietNode 10 "quiet-node";
+    RecordVoters 11 "record-voters";
+    CreateJoinToken 12 "create-join-token";
+    CreateAccessToken 13 "create-access-token";
+    RevokeToken 14 "revoke-token";
+    SetTenant 15 "set-tenant";
+    SetTariff 16 "set-tariff";
+    CreateLease 17 "create-lease";
+    CommitPlacement 18 "commit-placement";
+    DeferPlacement 19 "defer-placement";
+    ReportPrepared 20 "report-prepared";
+    ReportStarted 21 "report-started";
+    ReportExited 22 "report-exited";
+    ReleaseLease 23 "release-lease";
+    RenewLease 24 "renew-lease";
+    EndLease 25 "end-lease";
+    CommitCheckpoint 26 "commit-checkpoint";
+    ReportHealth 27 "report-health";
+    ReportRollup 28 "report-rollup";
+    GradeDevice 29 "grade-device";
+    RecordStateHash 30 "record-state-hash";
+    RaiseMachineLevel 31 "raise-machine-level";
+    SetTime 32 "set-time";
+    ReportClockSuspect 33 "report-clock-suspect";
+    Annotate 34 "annotate";
 }

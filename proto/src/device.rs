@@ -81,3 +81,11 @@ pub enum Grade {
     /// Not there any more: fell off the bus, or its node no longer reports it.
     Missing,
 }
+
+impl Grade {
+    /// Reports whether work on the device must stop and move: it is out of the pool, not merely doubted.
+    #[must_use]
+    pub fn ends_work(self) -> bool {
+        matches!(self, Self::Quarantined | Self::Missing)
+    }
+}

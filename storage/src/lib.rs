@@ -4,6 +4,7 @@
 //! - [`journal`] is the append-only file format that both logs use, and the only thing that makes them durable.
 //! - [`event_log`] keeps what the machine decided, for subscribers; [`snapshot`] keeps whole states.
 //! - [`index`] holds projections over the event log that can be made again at any time.
+//! - [`machine`] is the pure function from the committed log to the state and its events.
 //! - [`raft_log`] is openraft's log storage on a journal; [`types`] is its type configuration.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
@@ -12,6 +13,7 @@ pub mod disk;
 pub mod event_log;
 pub mod index;
 pub mod journal;
+pub mod machine;
 pub mod raft_log;
 pub mod snapshot;
 pub mod types;
