@@ -80,7 +80,10 @@ impl Machine {
     /// When `index` is not after the last applied one. No command that can be decoded panics.
     pub fn apply(&mut self, index: u64, envelope: &Envelope) -> Applied {
         self.skip(index);
-        let at = envelope.stamp.max(self.state.applied.stamp).max(self.state.cluster.time_floor);
+        let at = envelope
+            .stamp
+            .max(self.state.applied.stamp)
+            .max(self.state.cluster.time_floor);
         self.state.applied.stamp = at;
         if let Some(id) = envelope.request {
             let name = RequestName {
@@ -141,12 +144,17 @@ impl Machine {
     /// are not kept: they are in the event log, under the index that the answer names.
     fn requested(&self, index: u64) -> Vec<Event> {
         let lease = self.state.leases.get(&LeaseId::from_index(index));
-        lease.map(|lease| Event::LeaseRequested(Box::new((*lease.requested).clone()))).into_iter().collect()
+        lease
+            .map(|lease| Event::LeaseRequested(Box::new((*lease.requested).clone())))
+            .into_iter()
+            .collect()
     }
 
     /// Checks that the answer to a request would still be remembered if it had been given.
     fn in_time(&self, id: RequestId, at: Timestamp) -> Result<(), Rejection> {
-        let oldest = at.0.saturating_sub(REQUEST_MEMORY_MS).max(self.state.cluster.requests_floor_ms);
+        let oldest =
+            at.0.saturating_sub(REQUEST_MEMORY_MS)
+                .max(self.state.cluster.requests_floor_ms);
         // A floor that rose early forgot requests up to and including it.
         let forgotten = id.client_ms == oldest && oldest == self.state.cluster.requests_floor_ms && oldest > 0;
         if id.client_ms < oldest || forgotten {

@@ -80,7 +80,11 @@ impl Draft {
 
     /// Returns a lease.
     pub(super) fn lease(&self, lease: LeaseId) -> Result<Arc<Lease>, Rejection> {
-        self.state.leases.get(&lease).cloned().ok_or(Rejection::LeaseUnknown { lease })
+        self.state
+            .leases
+            .get(&lease)
+            .cloned()
+            .ok_or(Rejection::LeaseUnknown { lease })
     }
 
     /// Returns a lease that `principal` may change. Another tenant's lease is as good as none: its id tells nothing.
@@ -93,7 +97,11 @@ impl Draft {
             Principal::Bearer { tenant, .. } => tenant.as_ref() == Some(&found.requested.tenant),
             Principal::Node(_) => false,
         };
-        if owns { Ok(found) } else { Err(Rejection::LeaseUnknown { lease }) }
+        if owns {
+            Ok(found)
+        } else {
+            Err(Rejection::LeaseUnknown { lease })
+        }
     }
 
     /// Checks that a tenant exists.

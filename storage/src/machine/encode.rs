@@ -114,7 +114,9 @@ impl State {
         put(&mut out, kind::LEASES, &self.leases, |lease| (**lease).clone());
         put(&mut out, kind::ENDED, &self.ended, |lease| *lease);
         put(&mut out, kind::TENANTS, &self.tenants, |tenant| *tenant);
-        put(&mut out, kind::ACCESS_TOKENS, &self.access_tokens, |access| (**access).clone());
+        put(&mut out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
+            (**access).clone()
+        });
         put(&mut out, kind::JOIN_TOKENS, &self.join_tokens, |join| (**join).clone());
         put(&mut out, kind::TARIFFS, &self.tariffs, |tariff| (**tariff).clone());
         put(&mut out, kind::REQUESTS, &self.requests, Clone::clone);
@@ -138,7 +140,11 @@ impl State {
             if kind == kind::END {
                 let extra = bytes.len() - at;
                 state.reindex();
-                return if extra == 0 { Ok(state) } else { Err(DecodeError::Trailing { extra }) };
+                return if extra == 0 {
+                    Ok(state)
+                } else {
+                    Err(DecodeError::Trailing { extra })
+                };
             }
             let known = state.take_frame(kind, payload).map_err(wrap)?;
             if !known {

@@ -112,7 +112,9 @@ impl State {
 
     /// Changes a lease, if it is there, and keeps the queue in step.
     fn change_lease(&mut self, lease: LeaseId, change: impl FnOnce(&mut Lease)) {
-        let Some(lease) = self.leases.get_mut(&lease).map(Arc::make_mut) else { return };
+        let Some(lease) = self.leases.get_mut(&lease).map(Arc::make_mut) else {
+            return;
+        };
         let before = lease.queue_key();
         change(lease);
         let after = lease.queue_key();

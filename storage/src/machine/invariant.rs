@@ -40,7 +40,10 @@ fn devices(state: &State, found: &mut Vec<Violation>) {
         for placement in lease.placements() {
             for member in placement.members.iter().filter(|member| !member.released) {
                 for device in &member.allocation.devices {
-                    let holder = Holder { lease: *id, epoch: placement.epoch };
+                    let holder = Holder {
+                        lease: *id,
+                        epoch: placement.epoch,
+                    };
                     // A later epoch of the same lease may take a device over from an earlier one.
                     if let Some(other) = holders.insert(*device, holder).filter(|other| other.lease != *id) {
                         let what = format!("device {device} is in {} and in {id}", other.lease);
@@ -52,7 +55,11 @@ fn devices(state: &State, found: &mut Vec<Violation>) {
     }
     for (id, slot) in &state.devices {
         if slot.holder != holders.get(id).copied() {
-            let what = format!("device {id} is held by {:?}, its leases say {:?}", slot.holder, holders.get(id));
+            let what = format!(
+                "device {id} is held by {:?}, its leases say {:?}",
+                slot.holder,
+                holders.get(id)
+            );
             found.push(Violation { invariant: 1, what });
         }
     }

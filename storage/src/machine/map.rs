@@ -249,7 +249,9 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
 
 /// Returns the place of the child whose range holds `key`.
 fn child_of<K: Borrow<Q>, Q: Ord + ?Sized, C>(children: &[(K, C)], key: &Q) -> usize {
-    children.partition_point(|(least, _)| least.borrow() <= key).saturating_sub(1)
+    children
+        .partition_point(|(least, _)| least.borrow() <= key)
+        .saturating_sub(1)
 }
 
 impl<K, V> Tree<K, V> {
@@ -430,7 +432,9 @@ mod tests {
 
     /// A small generator; the tests' only source of variety.
     fn step(seed: &mut u64) -> u64 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         *seed >> 33
     }
 

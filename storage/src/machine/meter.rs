@@ -36,7 +36,10 @@ pub(super) fn suspend(lease: &mut Lease, at: Timestamp) {
 /// Goes on charging: all members are heard again. A lease on one node pays for the part of the gap in which its node
 /// proves that it ran; a gang pays nothing for it, because members that wait for each other do no work.
 pub(super) fn resume(lease: &mut Lease, at: Timestamp, opened_at: Cursor) {
-    let alone = lease.placement.as_ref().is_some_and(|placement| placement.members.len() == 1);
+    let alone = lease
+        .placement
+        .as_ref()
+        .is_some_and(|placement| placement.members.len() == 1);
     let Some(stretch) = &mut lease.meter.open else {
         return open(lease, at, opened_at);
     };

@@ -447,10 +447,11 @@ impl Lease {
     #[must_use]
     pub fn awaits(&self, node: NodeId) -> bool {
         let Some(placement) = &self.placement else { return false };
-        let done = |member: &Member| {
-            placement.attempt_runs() && matches!(&member.run, Run::Exited(exit) if exit.is_success())
-        };
-        placement.member(node).is_some_and(|member| !member.released && !done(member))
+        let done =
+            |member: &Member| placement.attempt_runs() && matches!(&member.run, Run::Exited(exit) if exit.is_success());
+        placement
+            .member(node)
+            .is_some_and(|member| !member.released && !done(member))
     }
 
     /// Reports whether the lease waits for a placement that may be committed now. A lease that runs is moved only when

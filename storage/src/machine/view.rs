@@ -100,7 +100,10 @@ impl State {
     pub fn leases_on(&self, node: NodeId) -> Vec<LeaseId> {
         let first = LeaseId { cell: 0, index: 0 };
         let from = self.index.on_node.iter_from(&(node, first));
-        from.map(|(key, ())| *key).take_while(|key| key.0 == node).map(|key| key.1).collect()
+        from.map(|(key, ())| *key)
+            .take_while(|key| key.0 == node)
+            .map(|key| key.1)
+            .collect()
     }
 
     /// Returns a node's devices in order, bad and missing ones too.
@@ -131,17 +134,26 @@ impl State {
     #[must_use]
     pub fn machine_left(&self, node: &Node, except: Option<LeaseId>) -> MachineLeft {
         let Some(inventory) = &node.inventory else {
-            return MachineLeft { cpu_milli: 0, memory_mib: 0 };
+            return MachineLeft {
+                cpu_milli: 0,
+                memory_mib: 0,
+            };
         };
         let mut left = MachineLeft {
             cpu_milli: inventory.cpu_milli,
             memory_mib: inventory.memory_mib,
         };
         for lease in self.leases_on(node.spec.node) {
-            let Some(lease) = self.leases.get(&lease).filter(|lease| except != Some(lease.id())) else { continue };
+            let Some(lease) = self.leases.get(&lease).filter(|lease| except != Some(lease.id())) else {
+                continue;
+            };
             // Two epochs of one lease never run at once, so the larger one counts.
-            let members = lease.placements().filter_map(|placement| placement.member(node.spec.node));
-            let granted = members.filter(|member| !member.released).map(|member| &member.allocation);
+            let members = lease
+                .placements()
+                .filter_map(|placement| placement.member(node.spec.node));
+            let granted = members
+                .filter(|member| !member.released)
+                .map(|member| &member.allocation);
             let most = granted.fold((0, 0), |most: (u32, u32), one| {
                 (most.0.max(one.cpu_milli), most.1.max(one.memory_mib))
             });
@@ -154,7 +166,10 @@ impl State {
     /// Returns the leases that wait for a placement, in the order of the queue. Only those that
     /// [`Lease::is_placeable`] may be placed yet.
     pub fn waiting(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        self.index.waiting.keys().filter_map(|(_, lease)| self.leases.get(lease))
+        self.index
+            .waiting
+            .keys()
+            .filter_map(|(_, lease)| self.leases.get(lease))
     }
 
     /// Returns the leases that are not over, in order of their ids.
@@ -178,7 +193,10 @@ impl State {
     /// Returns what a node must do, one line for each allocation whose end is not proven.
     #[must_use]
     pub fn assignments(&self, node: NodeId) -> Vec<Assignment<'_>> {
-        let leases = self.leases_on(node).into_iter().filter_map(|lease| self.leases.get(&lease));
+        let leases = self
+            .leases_on(node)
+            .into_iter()
+            .filter_map(|lease| self.leases.get(&lease));
         let mut all = Vec::new();
         for lease in leases {
             for placement in lease.placements() {
@@ -228,7 +246,9 @@ impl State {
     #[must_use]
     pub fn price(&self, tariff: u32, model: &ModelName, plan: Plan) -> Option<u64> {
         let prices = &self.tariffs.get(&tariff)?.prices;
-        let at = prices.binary_search_by(|price| (&price.model, price.plan).cmp(&(model, plan))).ok()?;
+        let at = prices
+            .binary_search_by(|price| (&price.model, price.plan).cmp(&(model, plan)))
+            .ok()?;
         Some(prices[at].micros_per_device_hour)
     }
 
@@ -236,7 +256,9 @@ impl State {
     #[must_use]
     pub fn models(&self) -> Vec<ModelName> {
         let shapes = self.index.shapes.keys();
-        let mut models: Vec<_> = shapes.flat_map(|shape| shape.devices.iter().map(|(model, _)| model)).collect();
+        let mut models: Vec<_> = shapes
+            .flat_map(|shape| shape.devices.iter().map(|(model, _)| model))
+            .collect();
         models.sort_unstable();
         models.dedup();
         models.into_iter().cloned().collect()
@@ -248,7 +270,9 @@ impl State {
         let mut by_model: BTreeMap<&ModelName, u64> = BTreeMap::new();
         let (mut total, mut one_node) = (0_u64, 0_u64);
         for (shape, nodes) in &self.index.shapes {
-            let Some(machine) = machine_bound(shape, request) else { continue };
+            let Some(machine) = machine_bound(shape, request) else {
+                continue;
+            };
             let accepted = shape.devices.iter().filter(|(model, _)| accepts(request, model));
             let mut all = 0_u64;
             let mut largest = 0_u64;

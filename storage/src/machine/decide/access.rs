@@ -30,7 +30,9 @@ pub(super) fn check(draft: &Draft, envelope: &Envelope) -> Result<(), Rejection>
 /// Reports whether a leader records a set of voters that it is new in. It may have been elected by that very set
 /// before anybody recorded it, and nobody else would ever do so.
 fn records_itself(draft: &Draft, command: &Command, node: NodeId) -> bool {
-    let Command::RecordVoters { voters } = command else { return false };
+    let Command::RecordVoters { voters } = command else {
+        return false;
+    };
     let known = draft.state().nodes.get(&node);
     voters.contains(&node) && known.is_some_and(|node| node.spec.role != NodeRole::Worker)
 }
@@ -41,7 +43,11 @@ fn speaker(draft: &Draft, envelope: &Envelope) -> Result<(), Rejection> {
         Principal::Node(node) => return draft.node(*node).map(drop),
         Principal::Bearer { token, role, tenant } => (*token, role, tenant),
     };
-    let access = draft.state().access_tokens.get(&token).ok_or(Rejection::TokenUnknown { token })?;
+    let access = draft
+        .state()
+        .access_tokens
+        .get(&token)
+        .ok_or(Rejection::TokenUnknown { token })?;
     if access.revoked {
         return Err(Rejection::TokenRevoked { token });
     }
@@ -66,4 +72,3 @@ fn not_allowed(envelope: &Envelope) -> Rejection {
         command: envelope.command.name().to_owned(),
     }
 }
-

@@ -59,7 +59,11 @@ fn present(lease: &Lease, given: Epoch) -> Result<&Placement, Rejection> {
         given,
         present: lease.epoch,
     };
-    lease.placement.as_ref().filter(|placement| placement.epoch == given).ok_or(stale)
+    lease
+        .placement
+        .as_ref()
+        .filter(|placement| placement.epoch == given)
+        .ok_or(stale)
 }
 
 fn in_attempt(lease: &Lease, placement: &Placement, given: Attempt) -> Result<(), Rejection> {
@@ -83,11 +87,16 @@ fn prepared(
 ) -> Result<(), Rejection> {
     let lease = draft.lease(id)?;
     let placement = present(&lease, epoch)?;
-    let member = placement.member(node).ok_or(Rejection::NotAMember { lease: id, node })?;
+    let member = placement
+        .member(node)
+        .ok_or(Rejection::NotAMember { lease: id, node })?;
     is_present(&*draft.node(node)?, incarnation)?;
     in_attempt(&lease, placement, follows)?;
     if lease.status != LeaseStatus::Placed || member.may_run() {
-        return Err(wrong_state(&lease, "a member prepares while its lease is placed and nothing of it runs"));
+        return Err(wrong_state(
+            &lease,
+            "a member prepares while its lease is placed and nothing of it runs",
+        ));
     }
     if member.prepared == Some(incarnation) {
         return Ok(());
@@ -106,7 +115,9 @@ fn prepared(
 fn started(draft: &mut Draft, id: LeaseId, epoch: Epoch, attempt: Attempt, node: NodeId) -> Result<(), Rejection> {
     let lease = draft.lease(id)?;
     let placement = present(&lease, epoch)?;
-    let member = placement.member(node).ok_or(Rejection::NotAMember { lease: id, node })?;
+    let member = placement
+        .member(node)
+        .ok_or(Rejection::NotAMember { lease: id, node })?;
     in_attempt(&lease, placement, attempt)?;
     match member.run {
         Run::Accepted(_) => {}
@@ -125,8 +136,16 @@ fn started(draft: &mut Draft, id: LeaseId, epoch: Epoch, attempt: Attempt, node:
 
 /// Activates a lease whose members all run. When one of their nodes has fallen silent meanwhile, it freezes at once.
 fn activate(draft: &mut Draft, id: LeaseId) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
-    let Some(placement) = lease.placement.as_ref().filter(|_| lease.status == LeaseStatus::Starting) else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
+    let Some(placement) = lease
+        .placement
+        .as_ref()
+        .filter(|_| lease.status == LeaseStatus::Starting)
+    else {
+        return;
+    };
     let ran = |run: &Run| matches!(run, Run::Started(_) | Run::Exited(Exit::Code(0)));
     if !placement.members.iter().all(|member| ran(&member.run)) {
         return;
@@ -137,7 +156,10 @@ fn activate(draft: &mut Draft, id: LeaseId) {
         attempt: placement.attempt,
         expires: lease.expires.unwrap_or(draft.at().plus(lease.duration)),
     });
-    let silent = placement.members.iter().find(|member| member.may_run() && !hears(draft, member.allocation.node));
+    let silent = placement
+        .members
+        .iter()
+        .find(|member| member.may_run() && !hears(draft, member.allocation.node));
     if let Some(member) = silent {
         let node = member.allocation.node;
         draft.emit(Event::LeaseFrozen { lease: id, node });
@@ -145,7 +167,11 @@ fn activate(draft: &mut Draft, id: LeaseId) {
 }
 
 fn hears(draft: &Draft, node: NodeId) -> bool {
-    draft.state().nodes.get(&node).is_some_and(|node| node.status == NodeStatus::Ready)
+    draft
+        .state()
+        .nodes
+        .get(&node)
+        .is_some_and(|node| node.status == NodeStatus::Ready)
 }
 
 fn exited(
@@ -159,12 +185,18 @@ fn exited(
     let lease = draft.lease(id)?;
     if epoch > lease.epoch {
         let present = lease.epoch;
-        return Err(Rejection::EpochStale { lease: id, given: epoch, present });
+        return Err(Rejection::EpochStale {
+            lease: id,
+            given: epoch,
+            present,
+        });
     }
     let Some(placement) = lease.placements().find(|placement| placement.epoch == epoch) else {
         return Ok(()); // Every end in that epoch is known.
     };
-    let member = placement.member(node).ok_or(Rejection::NotAMember { lease: id, node })?;
+    let member = placement
+        .member(node)
+        .ok_or(Rejection::NotAMember { lease: id, node })?;
     let unaccepted = attempt == placement.attempt.next();
     match &member.run {
         _ if member.released => return Ok(()),
@@ -173,7 +205,11 @@ fn exited(
         Run::Idle | Run::Exited(_) if unaccepted && !exit_needs_a_start(exit) => {}
         _ => {
             let present = placement.attempt;
-            return Err(Rejection::AttemptStale { lease: id, given: attempt, present });
+            return Err(Rejection::AttemptStale {
+                lease: id,
+                given: attempt,
+                present,
+            });
         }
     }
     let was_over = placement.over && !unaccepted;
@@ -196,7 +232,9 @@ fn exit_needs_a_start(exit: &Exit) -> bool {
 
 /// Makes the text of a failed launch fit for screens. It is not refused: then the end would never be known.
 fn printable(exit: &Exit) -> Exit {
-    let Exit::LaunchFailed(reason) = exit else { return exit.clone() };
+    let Exit::LaunchFailed(reason) = exit else {
+        return exit.clone();
+    };
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut text: String = reason.chars().map(plain).take(TEXT_BYTES_MAX).collect();
     while text.len() > TEXT_BYTES_MAX {
@@ -207,8 +245,12 @@ fn printable(exit: &Exit) -> Exit {
 
 /// Keeps work away from a node that fails one launch after another, before it uses up every lease's attempts.
 fn quarantine(draft: &mut Draft, node: NodeId, exit: &Exit) {
-    let Exit::LaunchFailed(reason) = printable(exit) else { return };
-    let Some(known) = draft.state().nodes.get(&node) else { return };
+    let Exit::LaunchFailed(reason) = printable(exit) else {
+        return;
+    };
+    let Some(known) = draft.state().nodes.get(&node) else {
+        return;
+    };
     if known.launch_failures >= NODE_LAUNCH_FAILURES_MAX && known.cordoned.is_none() {
         let mut reason = format!("{} launches failed in a row; the last: {reason}", known.launch_failures);
         while reason.len() > TEXT_BYTES_MAX {
@@ -224,7 +266,9 @@ fn quarantine(draft: &mut Draft, node: NodeId, exit: &Exit) {
 
 /// Decides what one member's end means for the lease.
 fn follow(draft: &mut Draft, id: LeaseId, epoch: Epoch, node: NodeId, exit: &Exit, was_over: bool) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
     let Some(placement) = lease.placement.as_ref().filter(|placement| placement.epoch == epoch) else {
         return settle(draft, id);
     };

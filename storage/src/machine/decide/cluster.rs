@@ -74,7 +74,11 @@ fn init_cluster(draft: &mut Draft, init: &InitCluster) -> Result<(), Rejection> 
 fn operator_token(token: &AccessToken) -> Result<(), Rejection> {
     shape::text("note", &token.note)?;
     if token.role != Role::Operator || token.token == TokenId(0) {
-        return Err(shape::out_of_range("first token", token.token, "an operator's, with a random id"));
+        return Err(shape::out_of_range(
+            "first token",
+            token.token,
+            "an operator's, with a random id",
+        ));
     }
     token.tenant.iter().try_for_each(|tenant| shape::name("tenant", tenant))
 }
@@ -82,7 +86,11 @@ fn operator_token(token: &AccessToken) -> Result<(), Rejection> {
 fn record_voters(draft: &mut Draft, voters: &[NodeId]) -> Result<(), Rejection> {
     let ordered = voters.windows(2).all(|pair| pair[0] < pair[1]);
     if voters.is_empty() || !ordered {
-        return Err(shape::out_of_range("voters", voters.len(), "one or more nodes, in order, each once"));
+        return Err(shape::out_of_range(
+            "voters",
+            voters.len(),
+            "one or more nodes, in order, each once",
+        ));
     }
     for voter in voters {
         draft.node(*voter)?;

@@ -155,7 +155,9 @@ fn grade(draft: &mut Draft, node: NodeId, edge: HealthEdge) {
     let reason = format!("device {} is {}: {}", edge.device, grade_name(edge.grade), edge.reason);
     let ends_work = edge.grade.ends_work();
     draft.emit(Event::DeviceGraded { node, edge });
-    let Some(holder) = holder.filter(|_| ends_work) else { return };
+    let Some(holder) = holder.filter(|_| ends_work) else {
+        return;
+    };
     let lease = draft.state().leases.get(&holder.lease);
     if lease.is_some_and(|lease| lease.epoch == holder.epoch) {
         migrate(draft, holder.lease, &reason);

@@ -28,11 +28,7 @@ pub(super) fn decide(draft: &mut Draft, who: &Principal, command: &Command) -> R
             Ok(())
         }
         Command::RenewLease { lease, more } => renew(draft, who, *lease, *more),
-        Command::EndLease {
-            lease,
-            reason,
-            renewal,
-        } => end_when_due(draft, *lease, *reason, *renewal),
+        Command::EndLease { lease, reason, renewal } => end_when_due(draft, *lease, *reason, *renewal),
         Command::CommitCheckpoint {
             lease,
             fence,
@@ -80,7 +76,9 @@ pub(super) fn create(draft: &mut Draft, project: Option<&ProjectId>, create: &Cr
 }
 
 fn quota(draft: &Draft, create: &CreateLease) -> Result<(), Rejection> {
-    let Some(tenant) = draft.state().tenants.get(&create.tenant) else { return Ok(()) };
+    let Some(tenant) = draft.state().tenants.get(&create.tenant) else {
+        return Ok(());
+    };
     let left = tenant.quota.devices_max.saturating_sub(tenant.held);
     let asked = create.request.devices_min;
     match asked > left {
@@ -107,7 +105,10 @@ fn models(draft: &Draft, create: &CreateLease) -> Result<(), Rejection> {
         return Err(Rejection::ModelUnknown { asked, present });
     }
     let plan = create.terms.plan;
-    match accepted.iter().find(|model| state.price(state.cluster.tariff, model, plan).is_none()) {
+    match accepted
+        .iter()
+        .find(|model| state.price(state.cluster.tariff, model, plan).is_none())
+    {
         Some(model) => Err(Rejection::PriceUnknown { model: model.clone() }),
         None => Ok(()),
     }
@@ -146,7 +147,11 @@ fn end_when_due(draft: &mut Draft, id: LeaseId, reason: EndReason, renewal: u64)
     let lease = draft.lease(id)?;
     goes_on(&lease)?;
     if !matches!(reason, EndReason::Expired | EndReason::Capped) {
-        return Err(shape::out_of_range("reason", format!("{reason:?}"), "expired or capped"));
+        return Err(shape::out_of_range(
+            "reason",
+            format!("{reason:?}"),
+            "expired or capped",
+        ));
     }
     if renewal != lease.renewal {
         return Err(Rejection::RenewalStale {
@@ -178,7 +183,9 @@ fn commit_checkpoint(
 ) -> Result<(), Rejection> {
     let lease = draft.lease(id)?;
     check_fence(draft, &lease, fence)?;
-    let Principal::Node(node) = *who else { return Err(Rejection::LeaseUnknown { lease: id }) };
+    let Principal::Node(node) = *who else {
+        return Err(Rejection::LeaseUnknown { lease: id });
+    };
     let member = lease.placement.as_ref().and_then(|placement| placement.member(node));
     if member.is_none_or(|member| member.released || member.lost.is_some()) {
         return Err(Rejection::NotAMember { lease: id, node });

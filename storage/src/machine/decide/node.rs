@@ -34,11 +34,7 @@ pub(super) fn decide(draft: &mut Draft, command: &Command) -> Result<(), Rejecti
             nonce: _,
             work,
         } => returned(draft, *node, *incarnation, *generation, work),
-        Command::CordonNode {
-            node,
-            cordoned,
-            reason,
-        } => cordon(draft, *node, *cordoned, reason),
+        Command::CordonNode { node, cordoned, reason } => cordon(draft, *node, *cordoned, reason),
         Command::RemoveNode { node } => remove(draft, *node),
         Command::QuietNode {
             node,
@@ -90,7 +86,12 @@ fn role_name(role: NodeRole) -> &'static str {
 }
 
 fn admit(draft: &mut Draft, token: TokenId, secret: Digest, spec: &NodeSpec) -> Result<(), Rejection> {
-    let join = draft.state().join_tokens.get(&token).cloned().ok_or(Rejection::TokenUnknown { token })?;
+    let join = draft
+        .state()
+        .join_tokens
+        .get(&token)
+        .cloned()
+        .ok_or(Rejection::TokenUnknown { token })?;
     if join.token.secret != secret {
         return Err(Rejection::TokenWrongSecret { token });
     }
@@ -129,7 +130,11 @@ fn admit(draft: &mut Draft, token: TokenId, secret: Digest, spec: &NodeSpec) -> 
 }
 
 fn label_is_free(draft: &Draft, label: &Name) -> Result<(), Rejection> {
-    let mut present = draft.state().nodes.values().filter(|node| node.status != NodeStatus::Removed);
+    let mut present = draft
+        .state()
+        .nodes
+        .values()
+        .filter(|node| node.status != NodeStatus::Removed);
     match present.any(|node| node.spec.label == *label) {
         true => Err(Rejection::LabelTaken { label: label.clone() }),
         false => Ok(()),
@@ -202,7 +207,9 @@ fn unreachable(draft: &mut Draft, node: NodeId, generation: Generation) -> Resul
     match known.status {
         NodeStatus::Ready => {}
         NodeStatus::Unreachable | NodeStatus::Lost => return Ok(()),
-        NodeStatus::Joined | NodeStatus::Removed => return Err(wrong_state(&known, "only a ready node can fall silent")),
+        NodeStatus::Joined | NodeStatus::Removed => {
+            return Err(wrong_state(&known, "only a ready node can fall silent"));
+        }
     }
     if known.quiet_until.is_some_and(|until| until > draft.at()) {
         return Err(wrong_state(&known, "its silence is planned and does not count yet"));
@@ -254,7 +261,11 @@ fn returned(
     if !matches!(known.status, NodeStatus::Unreachable | NodeStatus::Lost) {
         return Err(wrong_state(&known, "only an unreachable or lost node can return"));
     }
-    let mut goes_on: Vec<NodeWork> = work.iter().filter(|done| is_current(draft, node, done)).copied().collect();
+    let mut goes_on: Vec<NodeWork> = work
+        .iter()
+        .filter(|done| is_current(draft, node, done))
+        .copied()
+        .collect();
     goes_on.sort();
     goes_on.dedup_by_key(|done| done.lease);
     draft.emit(Event::NodeReturned {
@@ -263,7 +274,12 @@ fn returned(
         work: goes_on,
     });
     for lease in draft.state().leases_on(node) {
-        if draft.state().leases.get(&lease).is_some_and(|lease| thaws(draft, lease)) {
+        if draft
+            .state()
+            .leases
+            .get(&lease)
+            .is_some_and(|lease| thaws(draft, lease))
+        {
             draft.emit(Event::LeaseThawed { lease, node });
         }
         settle(draft, lease);
@@ -284,7 +300,11 @@ fn is_current(draft: &Draft, node: NodeId, done: &NodeWork) -> bool {
 /// Reports whether a lease that waited for its nodes has them all.
 fn thaws(draft: &Draft, lease: &Lease) -> bool {
     let waits = matches!(lease.status, LeaseStatus::Frozen | LeaseStatus::Migrating);
-    let Some(placement) = lease.placement.as_ref().filter(|placement| waits && !placement.given_up) else {
+    let Some(placement) = lease
+        .placement
+        .as_ref()
+        .filter(|placement| waits && !placement.given_up)
+    else {
         return false;
     };
     placement.members.iter().all(|member| {
@@ -318,7 +338,10 @@ fn remove(draft: &mut Draft, node: NodeId) -> Result<(), Rejection> {
     let leases = draft.state().leases_on(node);
     if !leases.is_empty() && known.status != NodeStatus::Lost {
         let named: Vec<String> = leases.iter().take(8).map(ToString::to_string).collect();
-        return in_use(format!("runs {}", named.join(", ")), "release its leases or let them end first");
+        return in_use(
+            format!("runs {}", named.join(", ")),
+            "release its leases or let them end first",
+        );
     }
     draft.emit(Event::NodeRemoved { node });
     for lease in leases {

@@ -29,7 +29,11 @@ pub(super) fn commit(
     let lease = draft.lease(id)?;
     if epoch != lease.epoch.next() {
         let present = lease.epoch;
-        return Err(Rejection::EpochStale { lease: id, given: epoch, present });
+        return Err(Rejection::EpochStale {
+            lease: id,
+            given: epoch,
+            present,
+        });
     }
     if !lease.is_placeable() {
         let needed = "only a lease that waits, and of which one member's end is proven, is placed";
@@ -69,9 +73,15 @@ fn check(draft: &Draft, lease: &Lease, allocations: &[Allocation]) -> Result<Vec
     let mut slots = Vec::new();
     for (rank, allocation) in (0_u32..).zip(allocations) {
         if allocation.rank != rank {
-            return Err(conflict(lease, format!("rank {} stands in place {rank}", allocation.rank)));
+            return Err(conflict(
+                lease,
+                format!("rank {} stands in place {rank}", allocation.rank),
+            ));
         }
-        if allocations[..rank as usize].iter().any(|other| other.node == allocation.node) {
+        if allocations[..rank as usize]
+            .iter()
+            .any(|other| other.node == allocation.node)
+        {
             return Err(conflict(lease, format!("node {} is named twice", allocation.node)));
         }
         slots.extend(check_member(draft, lease, allocation)?);
@@ -95,7 +105,11 @@ fn check(draft: &Draft, lease: &Lease, allocations: &[Allocation]) -> Result<Vec
 /// before, and a quota that was lowered since does not strand running work.
 fn quota(draft: &Draft, lease: &Lease, devices: u32) -> Result<(), Rejection> {
     let name = &lease.requested.tenant;
-    let tenant = draft.state().tenants.get(name).ok_or(Rejection::TenantUnknown { tenant: name.clone() })?;
+    let tenant = draft
+        .state()
+        .tenants
+        .get(name)
+        .ok_or(Rejection::TenantUnknown { tenant: name.clone() })?;
     let others = tenant.held.saturating_sub(lease.devices);
     let left = tenant.quota.devices_max.saturating_sub(others);
     match devices > lease.devices && devices > left {
@@ -122,10 +136,16 @@ fn check_member(draft: &Draft, lease: &Lease, allocation: &Allocation) -> Result
         return Err(conflict(lease, format!("nothing is granted on node {label}")));
     }
     if !allocation.devices.windows(2).all(|pair| pair[0] < pair[1]) {
-        return Err(conflict(lease, format!("devices of node {label} are not in order, each once")));
+        return Err(conflict(
+            lease,
+            format!("devices of node {label} are not in order, each once"),
+        ));
     }
-    let slots: Result<Vec<_>, _> =
-        allocation.devices.iter().map(|device| check_device(draft, lease, allocation.node, *device)).collect();
+    let slots: Result<Vec<_>, _> = allocation
+        .devices
+        .iter()
+        .map(|device| check_device(draft, lease, allocation.node, *device))
+        .collect();
     check_machine(draft, lease, &node, allocation)?;
     slots
 }
@@ -164,15 +184,31 @@ fn check_machine(draft: &Draft, lease: &Lease, node: &Node, allocation: &Allocat
     let devices = allocation.devices.len() as u64;
     let left = draft.state().machine_left(node, Some(lease.id()));
     for (what, granted, each, left) in [
-        ("cpu", allocation.cpu_milli, request.cpu_milli_per_device, left.cpu_milli),
-        ("memory", allocation.memory_mib, request.memory_mib_per_device, left.memory_mib),
+        (
+            "cpu",
+            allocation.cpu_milli,
+            request.cpu_milli_per_device,
+            left.cpu_milli,
+        ),
+        (
+            "memory",
+            allocation.memory_mib,
+            request.memory_mib_per_device,
+            left.memory_mib,
+        ),
     ] {
         if u64::from(granted) < devices * u64::from(each) {
-            return Err(conflict(lease, format!("{granted} of {what} are too little for {devices} devices")));
+            return Err(conflict(
+                lease,
+                format!("{granted} of {what} are too little for {devices} devices"),
+            ));
         }
         if granted > left {
             let label = &node.spec.label;
-            return Err(conflict(lease, format!("{granted} of {what} granted on node {label}, {left} left")));
+            return Err(conflict(
+                lease,
+                format!("{granted} of {what} granted on node {label}, {left} left"),
+            ));
         }
     }
     Ok(())
@@ -185,18 +221,31 @@ fn rate(draft: &Draft, lease: &Lease, slots: &[Arc<Slot>]) -> Result<u64, Reject
         let unknown = Rejection::PriceUnknown { model: model.clone() };
         draft.state().price(lease.requested.tariff, model, plan).ok_or(unknown)
     };
-    slots.iter().try_fold(0_u64, |sum, slot| Ok(sum.saturating_add(price(&slot.device.model)?)))
+    slots
+        .iter()
+        .try_fold(0_u64, |sum, slot| Ok(sum.saturating_add(price(&slot.device.model)?)))
 }
 
 /// Returns the newest saved state that a store which can be heard holds. Work that has saved its state does not start
 /// from nothing because a store is away for a while: it waits, unless the store is gone for good.
 fn restore_point(draft: &Draft, lease: &Lease) -> Result<Option<Checkpoint>, Rejection> {
-    let status = |node: &NodeId| draft.state().nodes.get(node).map_or(NodeStatus::Removed, |node| node.status);
+    let status = |node: &NodeId| {
+        draft
+            .state()
+            .nodes
+            .get(node)
+            .map_or(NodeStatus::Removed, |node| node.status)
+    };
     let held = |checkpoint: &&Checkpoint| checkpoint.holders.iter().any(|node| status(node) == NodeStatus::Ready);
     if let Some(found) = lease.checkpoints.iter().rev().find(held) {
         return Ok(Some(found.clone()));
     }
-    let away = |checkpoint: &Checkpoint| checkpoint.holders.iter().any(|node| status(node) != NodeStatus::Removed);
+    let away = |checkpoint: &Checkpoint| {
+        checkpoint
+            .holders
+            .iter()
+            .any(|node| status(node) != NodeStatus::Removed)
+    };
     match lease.checkpoints.iter().any(away) {
         true => Err(conflict(lease, "no node that holds a saved state of it can be heard")),
         false => Ok(None),

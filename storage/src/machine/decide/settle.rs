@@ -15,7 +15,9 @@ use super::super::state::{Lease, Member, Placement};
 
 /// Lets everything follow that the members' states allow now.
 pub(super) fn settle(draft: &mut Draft, id: LeaseId) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
     let ending = matches!(lease.status, LeaseStatus::Ending(_));
     if lease.status.is_ended() {
         return;
@@ -35,7 +37,11 @@ pub(super) fn settle(draft: &mut Draft, id: LeaseId) {
 
 /// Frees the devices of every member whose end is proven.
 pub(super) fn release(draft: &mut Draft, lease: LeaseId, placement: &Placement) {
-    for member in placement.members.iter().filter(|member| !member.released && !member.may_run()) {
+    for member in placement
+        .members
+        .iter()
+        .filter(|member| !member.released && !member.may_run())
+    {
         draft.emit(Event::AllocationEnded {
             lease,
             epoch: placement.epoch,
@@ -46,8 +52,12 @@ pub(super) fn release(draft: &mut Draft, lease: LeaseId, placement: &Placement) 
 
 /// Ends a lease that owes no more proof.
 fn finish(draft: &mut Draft, id: LeaseId, reason: EndReason) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
-    let owes = lease.placements().any(|placement| placement.members.iter().any(|member| !member.released));
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
+    let owes = lease
+        .placements()
+        .any(|placement| placement.members.iter().any(|member| !member.released));
     if !owes {
         draft.emit(Event::LeaseEnded {
             lease: id,
@@ -60,14 +70,16 @@ fn finish(draft: &mut Draft, id: LeaseId, reason: EndReason) {
 /// Accepts the next attempt when it may start: every member is prepared by its node's present daemon, every node is
 /// heard, and every earlier attempt, of all epochs, is proven to be over.
 fn accept(draft: &mut Draft, id: LeaseId) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
-    let Some(placement) = lease.placement.as_ref().filter(|placement| !placement.given_up) else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
+    let Some(placement) = lease.placement.as_ref().filter(|placement| !placement.given_up) else {
+        return;
+    };
     let ready = |member: &Member| {
         let node = draft.state().nodes.get(&member.allocation.node);
         let prepared = |incarnation| member.prepared == Some(incarnation);
-        let heard = node.is_some_and(|node| {
-            node.status == NodeStatus::Ready && node.incarnation.is_some_and(prepared)
-        });
+        let heard = node.is_some_and(|node| node.status == NodeStatus::Ready && node.incarnation.is_some_and(prepared));
         heard && !member.may_run() && member.lost.is_none()
     };
     if lease.earlier.is_empty() && placement.members.iter().all(ready) {
@@ -88,7 +100,9 @@ pub(super) fn charge(draft: &mut Draft, lease: &Lease) {
 
 /// Ends a lease: its members must stop, and it is over once they have proven it.
 pub(super) fn end(draft: &mut Draft, id: LeaseId, reason: EndReason) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
     charge(draft, &lease);
     draft.emit(Event::LeaseEnding { lease: id, reason });
     settle(draft, id);
@@ -96,8 +110,12 @@ pub(super) fn end(draft: &mut Draft, id: LeaseId, reason: EndReason) {
 
 /// Ends the present attempt for all members. Returns false when the lease has no attempts left and ends with it.
 pub(super) fn end_attempt(draft: &mut Draft, id: LeaseId) -> bool {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return false };
-    let Some(placement) = &lease.placement else { return false };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return false;
+    };
+    let Some(placement) = &lease.placement else {
+        return false;
+    };
     charge(draft, &lease);
     draft.emit(Event::AttemptEnded {
         lease: id,
@@ -115,7 +133,9 @@ pub(super) fn end_attempt(draft: &mut Draft, id: LeaseId) -> bool {
 /// Sends a lease to its next placement. A placement that is given up stops first; one that has only lost a node stays
 /// as it is, because the node may return before another place is found.
 pub(super) fn migrate(draft: &mut Draft, id: LeaseId, reason: &str) {
-    let Some(lease) = draft.state().leases.get(&id).cloned() else { return };
+    let Some(lease) = draft.state().leases.get(&id).cloned() else {
+        return;
+    };
     let Some(placement) = &lease.placement else { return };
     if matches!(lease.status, LeaseStatus::Ending(_) | LeaseStatus::Ended(_)) {
         return settle(draft, id);

@@ -3,11 +3,11 @@
 use std::fmt::Display;
 
 use holdfast_proto::id::Name;
+use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::limits::{
     CAP_MICROS_MAX, LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN, REQUEST_MODELS_MAX,
     TEXT_BYTES_MAX, WORKLOAD_BYTES_MAX, WORKLOAD_WORDS_MAX,
 };
-use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::node::NodeAddress;
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::time::Span;
@@ -49,7 +49,11 @@ pub(super) fn within<T: PartialOrd + Display>(
     if range.contains(&given) {
         return Ok(());
     }
-    Err(out_of_range(field, given, &format!("{} to {}", range.start(), range.end())))
+    Err(out_of_range(
+        field,
+        given,
+        &format!("{} to {}", range.start(), range.end()),
+    ))
 }
 
 /// Checks a free text: bounded, and without control characters, which could rewrite a screen.
@@ -108,8 +112,16 @@ pub(super) fn address(address: &NodeAddress) -> Result<(), Rejection> {
 /// Checks a resource request on its own, before the cluster is looked at.
 pub(super) fn request(request: &ResourceRequest) -> Result<(), Rejection> {
     within("devices", request.devices_min, 1..=LEASE_DEVICES_MAX)?;
-    within("devices at most", request.devices_max, request.devices_min..=LEASE_DEVICES_MAX)?;
-    within("cpu for each device", request.cpu_milli_per_device, 0..=CPU_MILLI_PER_DEVICE_MAX)?;
+    within(
+        "devices at most",
+        request.devices_max,
+        request.devices_min..=LEASE_DEVICES_MAX,
+    )?;
+    within(
+        "cpu for each device",
+        request.cpu_milli_per_device,
+        0..=CPU_MILLI_PER_DEVICE_MAX,
+    )?;
     let memory = request.memory_mib_per_device;
     within("memory for each device", memory, 0..=MEMORY_MIB_PER_DEVICE_MAX)?;
     names("models", &request.models)?;
@@ -141,8 +153,16 @@ pub(super) fn duration(duration: Span) -> Result<(), Rejection> {
 pub(super) fn workload(workload: &Workload) -> Result<(), Rejection> {
     let words = workload.command.len() + workload.environment.len();
     within("arguments and environment entries", words, 1..=WORKLOAD_WORDS_MAX)?;
-    let environment = workload.environment.iter().map(|(key, value)| key.len() + value.len() + 2);
-    let bytes = workload.command.iter().map(|word| word.len() + 1).chain(environment).sum();
+    let environment = workload
+        .environment
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 2);
+    let bytes = workload
+        .command
+        .iter()
+        .map(|word| word.len() + 1)
+        .chain(environment)
+        .sum();
     within("bytes of arguments and environment", bytes, 0..=WORKLOAD_BYTES_MAX)?;
     if workload.command.first().is_none_or(String::is_empty) {
         return Err(out_of_range("command", "empty", "a program and its arguments"));
@@ -164,7 +184,11 @@ pub(super) fn workload(workload: &Workload) -> Result<(), Rejection> {
         }
     }
     match &workload.image {
-        Some(image) => Err(out_of_range("image", image, "absent: this version runs on the node's own files")),
+        Some(image) => Err(out_of_range(
+            "image",
+            image,
+            "absent: this version runs on the node's own files",
+        )),
         None => Ok(()),
     }
 }

@@ -116,19 +116,30 @@ fn revoke(draft: &mut Draft, token: TokenId) -> Result<(), Rejection> {
 pub(super) fn check_tariff(tariff: &Tariff) -> Result<(), Rejection> {
     let currency = tariff.currency.as_bytes();
     if currency.len() != 3 || !currency.iter().all(u8::is_ascii_uppercase) {
-        return Err(shape::out_of_range("currency", &tariff.currency, "a code of three capitals such as USD"));
+        return Err(shape::out_of_range(
+            "currency",
+            &tariff.currency,
+            "a code of three capitals such as USD",
+        ));
     }
     shape::within("version", tariff.version, 1..=u32::MAX)?;
     shape::within("number of prices", tariff.prices.len(), 0..=PRICES_MAX)?;
     for price in &tariff.prices {
         shape::name("model", &price.model)?;
-        shape::within("price in micro-units", price.micros_per_device_hour, 0..=PRICE_MICROS_MAX)?;
+        shape::within(
+            "price in micro-units",
+            price.micros_per_device_hour,
+            0..=PRICE_MICROS_MAX,
+        )?;
     }
-    let in_order = |pair: &[holdfast_proto::tariff::Price]| {
-        (&pair[0].model, pair[0].plan) < (&pair[1].model, pair[1].plan)
-    };
+    let in_order =
+        |pair: &[holdfast_proto::tariff::Price]| (&pair[0].model, pair[0].plan) < (&pair[1].model, pair[1].plan);
     match tariff.prices.windows(2).find(|pair| !in_order(pair)) {
-        Some(pair) => Err(shape::out_of_range("prices", &pair[1].model, "in order of model and plan, each once")),
+        Some(pair) => Err(shape::out_of_range(
+            "prices",
+            &pair[1].model,
+            "in order of model and plan, each once",
+        )),
         None => Ok(()),
     }
 }

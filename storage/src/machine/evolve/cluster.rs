@@ -51,7 +51,12 @@ fn join_token(state: &mut State, token: &JoinToken, at: Timestamp) {
     // Tokens that expired long ago would pile up; their text is then "there is no token", which is true enough.
     let keep = Span(JOIN_TOKEN_MS_MAX);
     let old = |join: &Join| join.token.expires.plus(keep) < at;
-    let gone: Vec<TokenId> = state.join_tokens.values().filter(|join| old(join)).map(|join| join.token.token).collect();
+    let gone: Vec<TokenId> = state
+        .join_tokens
+        .values()
+        .filter(|join| old(join))
+        .map(|join| join.token.token)
+        .collect();
     for token in gone {
         state.join_tokens.remove(&token);
     }
@@ -79,7 +84,12 @@ fn tariff_set(state: &mut State, tariff: &Tariff) {
     state.tariffs.insert(tariff.version, Arc::new(tariff.clone()));
     let mut used: BTreeSet<u32> = state.leases.values().map(|lease| lease.requested.tariff).collect();
     used.insert(tariff.version);
-    let unused: Vec<u32> = state.tariffs.keys().copied().filter(|version| !used.contains(version)).collect();
+    let unused: Vec<u32> = state
+        .tariffs
+        .keys()
+        .copied()
+        .filter(|version| !used.contains(version))
+        .collect();
     for version in unused {
         state.tariffs.remove(&version);
     }

@@ -50,7 +50,9 @@ impl State {
 
     /// Takes a node's shape out before a change of the node or its devices...
     pub(super) fn drop_shape(&mut self, node: NodeId) {
-        let Some(shape) = self.nodes.get(&node).and_then(|node| self.shape(node)) else { return };
+        let Some(shape) = self.nodes.get(&node).and_then(|node| self.shape(node)) else {
+            return;
+        };
         match self.index.shapes.get_mut(&shape) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
@@ -61,7 +63,9 @@ impl State {
 
     /// ... and puts it back in after the change.
     pub(super) fn put_shape(&mut self, node: NodeId) {
-        let Some(shape) = self.nodes.get(&node).and_then(|node| self.shape(node)) else { return };
+        let Some(shape) = self.nodes.get(&node).and_then(|node| self.shape(node)) else {
+            return;
+        };
         let count = self.index.shapes.get(&shape).copied().unwrap_or(0);
         self.index.shapes.insert(shape, count + 1);
     }

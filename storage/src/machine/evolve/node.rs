@@ -25,11 +25,7 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
         Event::NodeUnreachable { node, .. } => enter(state, *node, NodeStatus::Unreachable, at),
         Event::NodeLost { node, generation } => lost(state, *node, *generation, at),
         Event::NodeReturned { node, generation, work } => returned(state, *node, *generation, work, at),
-        Event::NodeCordoned {
-            node,
-            cordoned,
-            reason,
-        } => state.change_node(*node, |node| {
+        Event::NodeCordoned { node, cordoned, reason } => state.change_node(*node, |node| {
             node.cordoned = cordoned.then(|| reason.clone());
             node.launch_failures = 0;
         }),
@@ -94,7 +90,13 @@ fn registered(
 }
 
 fn inventory_reported(state: &mut State, node: NodeId, inventory: &Inventory, at: Timestamp) {
-    let moved = |device: &Device| state.devices.get(&device.id).map(|slot| slot.node).filter(|owner| *owner != node);
+    let moved = |device: &Device| {
+        state
+            .devices
+            .get(&device.id)
+            .map(|slot| slot.node)
+            .filter(|owner| *owner != node)
+    };
     let mut touched: Vec<NodeId> = inventory.devices.iter().filter_map(moved).collect();
     touched.sort_unstable();
     touched.dedup();
@@ -183,12 +185,20 @@ fn removed(state: &mut State, node: NodeId, at: Timestamp) {
     enter(state, node, NodeStatus::Removed, at);
     for lease in state.leases_on(node) {
         state.change_lease(lease, |lease| {
-            if let Some(placement) = lease.placement.as_mut().filter(|placement| placement.member(node).is_some()) {
+            if let Some(placement) = lease
+                .placement
+                .as_mut()
+                .filter(|placement| placement.member(node).is_some())
+            {
                 placement.given_up = true;
             }
         });
     }
-    let devices = state.nodes.get(&node).map(|node| node.devices.clone()).unwrap_or_default();
+    let devices = state
+        .nodes
+        .get(&node)
+        .map(|node| node.devices.clone())
+        .unwrap_or_default();
     for device in devices {
         state.devices.remove(&device);
     }
@@ -205,9 +215,15 @@ fn graded(state: &mut State, node: NodeId, edge: &HealthEdge, at: Timestamp) {
         slot.holder
     });
     state.put_shape(node);
-    let Some(holder) = holder.filter(|_| edge.grade.ends_work()) else { return };
+    let Some(holder) = holder.filter(|_| edge.grade.ends_work()) else {
+        return;
+    };
     state.change_lease(holder.lease, |lease| {
-        if let Some(placement) = lease.placement.as_mut().filter(|placement| placement.epoch == holder.epoch) {
+        if let Some(placement) = lease
+            .placement
+            .as_mut()
+            .filter(|placement| placement.epoch == holder.epoch)
+        {
             placement.given_up = true;
         }
     });

@@ -30,7 +30,9 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
             node,
             incarnation,
             ..
-        } => change_member(state, *lease, *epoch, *node, |member| member.prepared = Some(*incarnation)),
+        } => change_member(state, *lease, *epoch, *node, |member| {
+            member.prepared = Some(*incarnation)
+        }),
         Event::StartAccepted { lease, attempt, .. } => state.change_lease(*lease, |lease| {
             lease.exit_code = None;
             lease.enter(LeaseStatus::Starting, record.at);
@@ -108,7 +110,9 @@ fn committed(state: &mut State, lease: LeaseId, placement: Placement) {
         lease.reason = None;
         lease.enter(LeaseStatus::Placed, placement.granted);
         let last = lease.placement.replace(placement);
-        lease.earlier.extend(last.filter(|last| last.members.iter().any(|member| !member.released)));
+        lease
+            .earlier
+            .extend(last.filter(|last| last.members.iter().any(|member| !member.released)));
     });
 }
 
@@ -132,7 +136,9 @@ fn exited(state: &mut State, lease: LeaseId, epoch: Epoch, attempt: Attempt, nod
         if failed_launch && !lease.failed_on.contains(&node) {
             lease.failed_on.push(node);
         }
-        let Some(placement) = lease.placement_mut(epoch) else { return };
+        let Some(placement) = lease.placement_mut(epoch) else {
+            return;
+        };
         if attempt > placement.attempt {
             // It failed while it was prepared: the attempt is used up, so that the next one has a number of its own.
             placement.attempt = attempt;
@@ -150,7 +156,9 @@ fn exited(state: &mut State, lease: LeaseId, epoch: Epoch, attempt: Attempt, nod
         }
     });
     if failed_launch {
-        state.change_node(node, |node| node.launch_failures = node.launch_failures.saturating_add(1));
+        state.change_node(node, |node| {
+            node.launch_failures = node.launch_failures.saturating_add(1)
+        });
     }
 }
 
@@ -184,21 +192,36 @@ fn attempt_ended(lease: &mut Lease, record: &EventRecord) {
 fn released(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId) {
     let mut freed = Vec::new();
     state.change_lease(lease, |lease| {
-        let Some(placement) = lease.placement_mut(epoch) else { return };
-        for member in placement.members.iter_mut().filter(|member| member.allocation.node == node) {
+        let Some(placement) = lease.placement_mut(epoch) else {
+            return;
+        };
+        for member in placement
+            .members
+            .iter_mut()
+            .filter(|member| member.allocation.node == node)
+        {
             member.released = true;
             freed.extend_from_slice(&member.allocation.devices);
         }
-        lease.earlier.retain(|placement| placement.members.iter().any(|member| !member.released));
+        lease
+            .earlier
+            .retain(|placement| placement.members.iter().any(|member| !member.released));
     });
     for device in freed {
         let held = |slot: &Slot| slot.holder == Some(Holder { lease, epoch });
         if state.devices.get(&device).is_some_and(|slot| held(slot)) {
-            state.devices.get_mut(&device).map(|slot| Arc::make_mut(slot).holder = None);
+            state
+                .devices
+                .get_mut(&device)
+                .map(|slot| Arc::make_mut(slot).holder = None);
         }
     }
     let held = |placement: &Placement| placement.member(node).is_some_and(|member| !member.released);
-    if !state.leases.get(&lease).is_some_and(|lease| lease.placements().any(held)) {
+    if !state
+        .leases
+        .get(&lease)
+        .is_some_and(|lease| lease.placements().any(held))
+    {
         state.index.on_node.remove(&(node, lease));
     }
 }
