@@ -13,6 +13,8 @@ pub mod courier;
 pub mod manifest;
 pub mod push;
 pub mod receive;
+pub mod replica;
+pub mod starts;
 pub mod store;
 pub mod target;
 #[cfg(test)]

@@ -44,6 +44,9 @@ pub enum CarryError {
     /// It did not answer in time.
     #[error("node {0} did not answer in time")]
     Silent(NodeId),
+    /// Its replica is behind.
+    #[error("node {0} has not heard of this start yet")]
+    Behind(NodeId),
     /// Its answer is not one of the protocol.
     #[error("the answer of node {node} makes no sense")]
     Answer {
@@ -327,10 +330,14 @@ impl Courier {
             .await
             .map_err(|_| CarryError::Silent(to))?;
         let message = answer.map_err(CarryError::Net)?;
-        Reply::decode(&message).map_err(|source| CarryError::Answer {
-            node: to,
-            source: Some(source),
-        })
+        match Reply::decode(&message) {
+            Ok((Reply::NotYet, _)) => Err(CarryError::Behind(to)),
+            Ok(answer) => Ok(answer),
+            Err(source) => Err(CarryError::Answer {
+                node: to,
+                source: Some(source),
+            }),
+        }
     }
 }
 
@@ -338,7 +345,9 @@ impl Courier {
 fn is_passing(error: &CarryError) -> bool {
     matches!(
         error,
-        CarryError::Silent(_) | CarryError::Net(NetError::Lost { .. } | NetError::Unreachable { .. })
+        CarryError::Silent(_)
+            | CarryError::Behind(_)
+            | CarryError::Net(NetError::Lost { .. } | NetError::Unreachable { .. })
     )
 }
 

@@ -455,17 +455,20 @@ fn a_node_without_a_part_in_the_lease_is_refused() {
         bytes: 1,
     };
     let push = Request::Offer { name: pair.name };
-    for (permission, text) in [
-        (Permission::Denied, "has no part in this lease"),
-        (Permission::NotYet, "not heard of"),
-    ] {
+    let answer = |permission, request: &Request| {
         let receiver = Receiver::new(pair.store.clone(), Arc::new(Nobody(permission)));
-        for request in [&read, &push] {
-            let refused = receiver
-                .answer(NodeId(9), &request.encode(&pair.read.bytes))
-                .unwrap_err();
-            assert!(refused.0.contains(text), "{refused}");
-        }
+        let answer = receiver.answer(NodeId(9), &request.encode(&pair.read.bytes));
+        answer.map(|answer| Reply::decode(&answer).unwrap().0)
+    };
+    for request in [&read, &push] {
+        let refused = answer(Permission::Denied, request).unwrap_err();
+        assert!(refused.0.contains("has no part in this lease"), "{refused}");
+        assert_eq!(answer(Permission::NotYet, request), Ok(Reply::NotYet));
+        let newer = fence(50, 1);
+        assert_eq!(
+            answer(Permission::Stale(newer), request),
+            Ok(Reply::Stale { shown: newer })
+        );
     }
     assert!(
         pair.receiver

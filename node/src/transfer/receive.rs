@@ -30,6 +30,8 @@ pub enum Permission {
     Granted,
     /// This replica has not applied what the asker speaks of; the asker tries again.
     NotYet,
+    /// No, because a newer start of the lease is in the log: this one.
+    Stale(Fence),
     /// No.
     Denied,
 }
@@ -52,7 +54,9 @@ impl Receiver {
     /// A refusal with its text, when the message is not sound, the asker is not permitted, or the disk fails.
     pub fn answer(&self, from: NodeId, message: &Bytes) -> Result<Bytes, Refusal> {
         let (request, body) = Request::decode(message).map_err(|error| Refusal(error.to_string()))?;
-        self.permit(from, &request)?;
+        if let Some(reply) = self.permit(from, &request)? {
+            return Ok(reply.encode(&[]));
+        }
         let answered = match request {
             Request::Fence { lease, fence } => self.store.show(lease, fence).map(|()| Reply::Fenced { shown: fence }),
             Request::Offer { name } => self.store.offer(name, &body).map(|offered| match offered {
@@ -96,7 +100,8 @@ impl Receiver {
         Ok(Reply::Bytes { file, offset }.encode(&part))
     }
 
-    fn permit(&self, from: NodeId, request: &Request) -> Result<(), Refusal> {
+    /// Passes a request, or answers it without the store.
+    fn permit(&self, from: NodeId, request: &Request) -> Result<Option<Reply>, Refusal> {
         let permission = match request {
             Request::Fence { lease, fence } => self.access.may_push(from, *lease, *fence),
             Request::Offer { name } | Request::Piece { name, .. } | Request::Commit { name, .. } => {
@@ -105,8 +110,9 @@ impl Receiver {
             Request::Manifest { lease, .. } | Request::Read { lease, .. } => self.access.may_read(from, *lease),
         };
         match permission {
-            Permission::Granted => Ok(()),
-            Permission::NotYet => Err(Refusal("this node has not heard of that start yet".to_owned())),
+            Permission::Granted => Ok(None),
+            Permission::NotYet => Ok(Some(Reply::NotYet)),
+            Permission::Stale(shown) => Ok(Some(Reply::Stale { shown })),
             Permission::Denied => Err(Refusal(format!("node {from} has no part in this lease"))),
         }
     }

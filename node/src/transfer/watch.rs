@@ -19,8 +19,10 @@ use super::store::StoreError;
 use super::wire::CheckpointName;
 use crate::consensus::Outcome;
 
-/// Time between two looks at the folder. A look lists one folder; a checkpoint is minutes of work.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time between two looks at the folder of work that said it saves itself. A look lists one folder.
+pub const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time between two looks for work that did not say so, and may do it still.
+pub const LOOK_EVERY_UNASKED: Duration = Duration::from_secs(1);
 /// Wait after a save or a proposal that failed for a reason that may pass, doubled with each failure.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -45,8 +47,10 @@ pub struct Watched {
     pub rank: u32,
     /// The work's `HOLDFAST_CHECKPOINT_DIR`.
     pub folder: PathBuf,
-    /// The step that the start resumed from; that one is committed already.
+    /// The newest step that is committed already, such as the one that the start resumed from.
     pub restored: Option<u64>,
+    /// Time between two looks.
+    pub look_every: Duration,
 }
 
 /// How watching ended.
@@ -146,7 +150,7 @@ impl Watcher {
                     retry = RETRY_FIRST;
                     continue;
                 }
-                Try::Idle => LOOK_EVERY,
+                Try::Idle => self.watched.look_every,
                 Try::Later => {
                     retry = (retry * 2).min(RETRY_MAX);
                     retry / 2

@@ -76,6 +76,7 @@ impl Scene {
             rank: 0,
             folder: town.work(),
             restored,
+            look_every: Duration::from_millis(20),
         };
         let (ended, when_ended) = watch::channel(false);
         let running = tokio::spawn(Watcher::new(maker, log.clone(), watched).run(when_ended));

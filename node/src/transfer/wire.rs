@@ -154,6 +154,8 @@ pub enum Reply {
     },
     /// This store does not have it.
     NotHeld,
+    /// This node's replica has not applied what the asker speaks of: ask again.
+    NotYet,
 }
 
 /// Why bytes are not a message of this protocol.
