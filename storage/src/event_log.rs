@@ -92,7 +92,6 @@ struct Core {
     bases: BTreeMap<u32, Cursor>,
     /// Places in the active segment and the ones closed since the start.
     landmarks: BTreeMap<u32, Vec<(Cursor, u32)>>,
-    spare_asked: u32,
 }
 
 /// Where a read from disk begins and ends.
@@ -135,7 +134,6 @@ impl EventLog {
             last_stamp: replay.last_stamp,
             bases: replay.bases,
             landmarks: replay.landmarks,
-            spare_asked: 0,
         };
         core.settle_beginning(dir)?;
         core.recent_after = core.last;
@@ -184,12 +182,7 @@ impl EventLog {
 
     /// Returns the work of preparing the next segment, once for each.
     pub fn spare_job(&self) -> Option<SpareJob> {
-        let mut core = held(&self.core);
-        let job = core.journal.spare_job()?;
-        (job.segment() > core.spare_asked).then(|| {
-            core.spare_asked = job.segment();
-            job
-        })
+        held(&self.core).journal.spare_job()
     }
 
     /// Begins anew after `last`: what is here ends earlier, because a snapshot has stepped over the events between.

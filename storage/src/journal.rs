@@ -71,6 +71,8 @@ pub struct Journal {
     sealed: BTreeMap<u32, Summary>,
     active: Active,
     spare: Arc<Mutex<SpareSlot>>,
+    /// The highest segment that a [`SpareJob`] was given out for.
+    spare_asked: u32,
     files: Files,
     stopped: Option<Arc<str>>,
 }
@@ -251,17 +253,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the work of making the next segment ahead of time, when it is not made yet.
+    /// Returns the work of making the next segment ahead of time, once for each segment.
     ///
     /// The owner runs it off the write path. Running it is never required, only faster.
-    pub fn spare_job(&self) -> Option<SpareJob> {
-        let wanted = self.active.summary.segment + 1;
-        // A locked slot means that a job is at work.
-        let made = self.spare.try_lock().is_ok_and(|slot| slot.made >= wanted);
-        (!made && self.stopped.is_none()).then(|| SpareJob {
+    pub fn spare_job(&mut self) -> Option<SpareJob> {
+        let segment = self.active.summary.segment + 1;
+        if self.spare_asked >= segment || self.stopped.is_some() {
+            return None;
+        }
+        self.spare_asked = segment;
+        Some(SpareJob {
             disk: self.disk.clone(),
             dir: self.dir.clone(),
-            segment: wanted,
+            segment,
             bytes: self.options.segment_bytes,
             purpose: self.options.purpose,
             spare: self.spare.clone(),
@@ -434,11 +438,6 @@ pub struct SpareJob {
 }
 
 impl SpareJob {
-    /// Returns the number of the segment to make.
-    pub fn segment(&self) -> u32 {
-        self.segment
-    }
-
     /// Makes the segment and leaves it for the journal. A failure is only noted: the journal tries once more itself
     /// when it needs the segment, and reports then.
     pub fn run(self) {

@@ -5,10 +5,12 @@
 //! - [`event_log`] keeps what the machine decided, for subscribers; [`snapshot`] keeps whole states.
 //! - [`index`] holds projections over the event log that can be made again at any time.
 //! - [`machine`] is the pure function from the committed log to the state and its events.
+//! - [`adapter`] drives it for openraft; [`source`] is how everyone else reads what it did.
 //! - [`raft_log`] is openraft's log storage on a journal; [`types`] is its type configuration.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
 
+pub mod adapter;
 pub mod disk;
 pub mod event_log;
 pub mod index;
@@ -16,6 +18,8 @@ pub mod journal;
 pub mod machine;
 pub mod raft_log;
 pub mod snapshot;
+pub mod source;
 pub mod types;
 
+pub use source::CommittedSource;
 pub use types::Reply;

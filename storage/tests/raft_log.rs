@@ -17,7 +17,7 @@ use holdfast_storage::types::{Entry, LeaderId, LogId, Payload, Proposal, Types, 
 use openraft::storage::{IOFlushed, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use support::gate::GateDisk;
-use support::{Runtime, unscripted};
+use support::{Runtime, proposal};
 use tokio::task::JoinHandle;
 
 /// Small segments and almost no memory, so that every path is taken.
@@ -76,11 +76,6 @@ async fn append(log: &mut RaftLog<Runtime>, term: u64, range: std::ops::Range<u6
 
 async fn all(log: &mut RaftLog<Runtime>) -> Vec<Entry> {
     log.try_get_log_entries(..).await.unwrap()
-}
-
-#[tokio::test]
-async fn openrafts_storage_suite_passes() {
-    support::suite().await;
 }
 
 #[tokio::test]
@@ -152,7 +147,7 @@ async fn a_read_for_replication_is_bounded_in_bytes_and_never_empty() {
     while next < 80 {
         let some = log.limited_get_log_entries(next, 80).await.unwrap();
         assert_eq!(some[0], entry(1, next));
-        let bytes: usize = some.iter().map(|entry| unscripted(entry).len()).sum();
+        let bytes: usize = some.iter().map(|entry| proposal(entry).len()).sum();
         assert!(bytes <= OPTIONS.read_bytes_max + 150, "{bytes} bytes in one read");
         next += some.len() as u64;
         reads += 1;

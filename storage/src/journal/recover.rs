@@ -141,6 +141,7 @@ pub(super) fn recover(
         sealed,
         active,
         spare: Arc::new(Mutex::new(SpareSlot { made, ready })),
+        spare_asked: made,
         files: Arc::new(RwLock::new(files)),
         stopped: None,
     };
