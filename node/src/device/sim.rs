@@ -77,14 +77,18 @@ fn shown(text: &str) -> String {
 }
 
 /// A node's simulated cards. Clones are the same cards: telemetry probes one, the executor loads another.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SimDevices {
     state: Arc<Mutex<SimState>>,
 }
 
-#[derive(Debug)]
+/// Says whether work runs on a card now.
+type Load = Box<dyn Fn(DeviceId) -> bool + Send>;
+
 struct SimState {
     cards: Vec<Card>,
+    /// Asked at each sample, when somebody has set it.
+    load: Option<Load>,
     /// When the script's time began; the first call of any kind sets it.
     started_ms: Option<u64>,
     script: Script,
@@ -108,6 +112,7 @@ impl SimDevices {
         });
         let state = SimState {
             cards: cards.collect(),
+            load: None,
             started_ms: None,
             script,
             done: 0,
@@ -116,6 +121,11 @@ impl SimDevices {
         Self {
             state: Arc::new(Mutex::new(state)),
         }
+    }
+
+    /// From now on the cards' load follows this at each sample.
+    pub fn follow(&self, load: impl Fn(DeviceId) -> bool + Send + 'static) {
+        self.locked().load = Some(Box::new(load));
     }
 
     /// Tells that work runs on a card, or that it has ended: memory, load, heat and power follow.
@@ -133,10 +143,14 @@ impl SimDevices {
 
     /// The state with everything done that was due by now.
     fn at(&self, now_ms: u64) -> MutexGuard<'_, SimState> {
-        // No call leaves a card half changed, so what a panicking holder left is whole.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.locked();
         state.run_script(now_ms);
         state
+    }
+
+    fn locked(&self) -> MutexGuard<'_, SimState> {
+        // No call leaves a card half changed, so what a panicking holder left is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,12 +187,19 @@ impl DeviceProbe for SimDevices {
     }
 
     fn sample(&mut self, now_ms: u64) -> Vec<DeviceSample> {
-        let mut state = self.at(now_ms);
-        let sample = |card: &mut Card| DeviceSample {
-            device: card.identity.id,
-            sample: card.sample(now_ms),
+        let mut guard = self.at(now_ms);
+        let SimState { cards, load, .. } = &mut *guard;
+        let sample = |card: &mut Card| {
+            let device = card.identity.id;
+            if let Some(load) = load {
+                card.set_busy(now_ms, load(device));
+            }
+            DeviceSample {
+                device,
+                sample: card.sample(now_ms),
+            }
         };
-        state.cards.iter_mut().map(sample).collect()
+        cards.iter_mut().map(sample).collect()
     }
 
     fn events(&mut self, now_ms: u64) -> Vec<DeviceEvent> {

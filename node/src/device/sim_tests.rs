@@ -145,3 +145,12 @@ fn leaked_memory_stays_after_the_work_has_ended() {
     let mut devices = devices("1xt4", "0s gpu0 leak 512");
     assert_eq!(sample_of(&mut devices, 0, 0).unwrap().memory_used_mib, Ok(512));
 }
+
+#[test]
+fn the_load_follows_what_is_said_at_each_sample() {
+    let mut devices = devices("2xa100", "");
+    let busy: Vec<DeviceId> = vec![devices.sample(0)[1].device];
+    devices.follow(move |device| busy.contains(&device));
+    assert_eq!(sample_of(&mut devices, 1000, 0).unwrap().utilisation_percent, Ok(0));
+    assert!(sample_of(&mut devices, 1000, 1).unwrap().utilisation_percent.unwrap() >= 90);
+}

@@ -30,8 +30,10 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 const COMMIT_WAIT: Duration = Duration::from_secs(300);
 /// Longest wait for a gate to acknowledge a token: a dead one must not hold up the start of the work.
 const FENCE_WAIT: Duration = Duration::from_millis(1000);
-/// Connections lost in a row before a push or a fetch gives this store up for now.
+/// Losses in a row before a push or a fetch gives this store up for now.
 const LOSSES_MAX: u32 = 5;
+/// The same for a store that has not answered at all: it is probably dead, and there may be another.
+const LOSSES_MAX_UNHEARD: u32 = 1;
 /// Wait after a lost connection, times the number of losses in a row.
 const LOSS_WAIT: Duration = Duration::from_millis(100);
 
@@ -251,6 +253,7 @@ impl Courier {
         let mut push = Push::new(name, read);
         let mut flying = FuturesUnordered::new();
         let mut losses = 0;
+        let mut heard = false;
         loop {
             if let Some(outcome) = push.outcome() {
                 return outcome.clone().map_err(CarryError::from);
@@ -271,9 +274,10 @@ impl Courier {
             match answer {
                 Ok(reply) => {
                     losses = 0;
+                    heard = true;
                     push.reply(&reply);
                 }
-                Err(error) if losses < LOSSES_MAX && is_passing(&error) => {
+                Err(error) if losses < losses_max(&error, heard) => {
                     losses += 1;
                     // What is still under way belongs to the lost round; the next one must not wait for it.
                     flying.clear();
@@ -341,14 +345,19 @@ impl Courier {
     }
 }
 
-/// Whether the same node may answer when it is asked again.
-fn is_passing(error: &CarryError) -> bool {
-    matches!(
-        error,
-        CarryError::Silent(_)
-            | CarryError::Behind(_)
-            | CarryError::Net(NetError::Lost { .. } | NetError::Unreachable { .. })
-    )
+/// How often in a row the same node is asked again after this error; 0 when asking again cannot help.
+fn losses_max(error: &CarryError, heard: bool) -> u32 {
+    match error {
+        CarryError::Behind(_) => LOSSES_MAX,
+        CarryError::Silent(_) | CarryError::Net(NetError::Lost { .. } | NetError::Unreachable { .. }) => {
+            if heard {
+                LOSSES_MAX
+            } else {
+                LOSSES_MAX_UNHEARD
+            }
+        }
+        _ => 0,
+    }
 }
 
 fn stale(error: StoreError) -> CourierError {

@@ -297,6 +297,17 @@ fn a_first_attempt_resumes_where_the_log_said_and_a_later_one_from_what_was_save
 }
 
 #[test]
+fn holders_that_can_be_heard_are_asked_first() {
+    let mut state = state();
+    change(&mut state, |lease| {
+        lease.placement.as_mut().unwrap().restore = Some(checkpoint(10, &[2, 3]))
+    });
+    set_status(&mut state, 2, NodeStatus::Lost);
+    let point = replica(1, state).restore_point(LEASE, attempt(42, 1)).unwrap();
+    assert_eq!(point.holders, [NodeId(3), NodeId(2)]);
+}
+
+#[test]
 fn the_newest_two_are_kept_with_what_is_pinned_and_what_is_on_its_way() {
     let mut state = state();
     change(&mut state, |lease| {

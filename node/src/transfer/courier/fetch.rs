@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use holdfast_proto::id::{Digest, NodeId};
 
-use super::{ANSWER_WAIT, CarryError, Courier, LOSS_WAIT, LOSSES_MAX, blocking, is_passing};
+use super::{ANSWER_WAIT, CarryError, Courier, LOSS_WAIT, blocking, losses_max};
 use crate::transfer::manifest::{Manifest, digest_of};
 use crate::transfer::push::FILES_IN_FLIGHT;
 use crate::transfer::store::{Committed, Offered, Placed};
@@ -25,7 +25,7 @@ impl Courier {
             lease: name.lease,
             manifest: digest,
         };
-        let bytes = match self.ask_again(from, &request).await? {
+        let bytes = match self.ask_again(from, &request, false).await? {
             (Reply::Manifest, bytes) if digest_of(&bytes) == digest => bytes,
             (Reply::NotHeld, _) => return Err(CarryError::NotHeld(from)),
             _ => {
@@ -86,7 +86,7 @@ impl Courier {
                 offset,
                 bytes: PIECE_BYTES,
             };
-            let part = match self.ask_again(from, &request).await? {
+            let part = match self.ask_again(from, &request, true).await? {
                 (
                     Reply::Bytes {
                         file: echoed,
@@ -111,11 +111,16 @@ impl Courier {
     }
 
     /// Asks, and asks again over a new connection when one was lost: reading changes nothing.
-    async fn ask_again(&self, from: NodeId, request: &Request) -> Result<(Reply, bytes::Bytes), CarryError> {
+    async fn ask_again(
+        &self,
+        from: NodeId,
+        request: &Request,
+        heard: bool,
+    ) -> Result<(Reply, bytes::Bytes), CarryError> {
         let mut losses = 0;
         loop {
             match self.ask(from, request, &[], ANSWER_WAIT).await {
-                Err(error) if losses < LOSSES_MAX && is_passing(&error) => {
+                Err(error) if losses < losses_max(&error, heard) => {
                     losses += 1;
                     tokio::time::sleep(LOSS_WAIT * losses).await;
                 }
