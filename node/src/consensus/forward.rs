@@ -73,6 +73,7 @@ where
     async fn propose(&self, from: NodeId, bytes: &Bytes) -> Result<Answer, Refusal> {
         let envelope = Envelope::decode(bytes).map_err(|error| Refusal(error.to_string()))?;
         speaks_for_itself(from, &envelope, &self.may_vote)?;
+        self.replica.admits(&envelope).map_err(Refusal)?;
         Ok(match self.replica.submit(envelope).await {
             Submitted::Decided(reply) => match outcome(reply) {
                 Outcome::Applied { index, events } => Answer::Applied { index, events },

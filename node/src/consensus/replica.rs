@@ -4,7 +4,7 @@
 //! holds it as [`Propose`], [`Linearize`] or [`Lead`]. The one rule: a command is sent again only while it is certain, by its request id or by
 //! its content, that a second entry changes nothing; what stays uncertain when time is up is told as unknown.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -35,6 +35,9 @@ const TRY_WAIT: Duration = Duration::from_secs(5);
 /// How often a missing leader is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
+/// Judges, on the leader, a node's command that only this leader's memory can judge. The error says what is wrong with it.
+pub type Gate = Arc<dyn Fn(&Envelope) -> Result<(), String> + Send + Sync>;
+
 type Sender<RT> = <<RT as AsyncRuntime>::Mpsc as Mpsc>::Sender<Pending<RT>>;
 
 /// A running replica.
@@ -48,6 +51,7 @@ where
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Arc<ClusterClock>,
     queue: Sender<RT>,
+    gate: OnceLock<Gate>,
 }
 
 impl<RT, SM> Replica<RT, SM>
@@ -79,6 +83,7 @@ where
             transport,
             clock,
             queue,
+            gate: OnceLock::new(),
         })
     }
 
@@ -90,6 +95,22 @@ where
     /// The cluster's time here.
     pub fn clock(&self) -> &Arc<ClusterClock> {
         &self.clock
+    }
+
+    /// Sets the gate, once. Without one every command passes.
+    pub fn set_gate(&self, gate: Gate) {
+        assert!(
+            self.gate.set(gate).is_ok(),
+            "the gate is set once, while the node boots"
+        );
+    }
+
+    /// Asks the gate while this replica leads. A follower proposes nothing, so it judges nothing.
+    pub(super) fn admits(&self, envelope: &Envelope) -> Result<(), String> {
+        match self.gate.get().filter(|_| self.leadership().is_self) {
+            Some(gate) => gate(envelope),
+            None => Ok(()),
+        }
     }
 
     /// Hands a command to this replica's own openraft, once.
@@ -136,6 +157,9 @@ where
 
     /// A leader that is cut off keeps its entry until it hears of another leader, so the wait has an end.
     async fn propose_here(&self, envelope: Envelope, give_up: u64) -> (Tried, Option<String>) {
+        if let Err(why) = self.admits(&envelope) {
+            return (Tried::Done(refused(why)), None);
+        }
         let left = Duration::from_millis(give_up.saturating_sub(self.clock.boot_ms()));
         match RT::timeout(left, self.submit(envelope)).await {
             Ok(Submitted::Decided(reply)) => (Tried::Done(outcome(reply)), None),
@@ -152,13 +176,7 @@ where
             Ok(Answer::NotLeader { leader }) => (Tried::Elsewhere(leader.map(NodeId)), None),
             Ok(Answer::Unknown { reason }) => (Tried::Unsure, Some(reason)),
             Ok(_) => (Tried::Unsure, Some("the leader answered something else".into())),
-            Err(NetError::Refused { why, .. }) => (
-                Tried::Done(Outcome::Refused {
-                    rejection: not_allowed(why),
-                    index: 0,
-                }),
-                None,
-            ),
+            Err(NetError::Refused { why, .. }) => (Tried::Done(refused(why)), None),
             Err(error) => (Tried::Unsure, Some(error.to_string())),
         }
     }
@@ -339,9 +357,11 @@ fn too_large(bytes: usize) -> Rejection {
     }
 }
 
-fn not_allowed(why: String) -> Rejection {
-    Rejection::OriginNotAllowed {
+/// The outcome of a command that was not even proposed.
+fn refused(why: String) -> Outcome {
+    let rejection = Rejection::OriginNotAllowed {
         who: why,
         command: "this command".into(),
-    }
+    };
+    Outcome::Refused { rejection, index: 0 }
 }

@@ -31,6 +31,12 @@ pub(super) struct QuietNote {
     pub(super) stopped_ms: u64,
 }
 
+impl QuietNote {
+    fn end_early((until, note): (Timestamp, Self)) -> (Timestamp, Self) {
+        (until, Self { over_ms: 0, ..note })
+    }
+}
+
 /// See the file's head.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
@@ -60,10 +66,18 @@ impl Notes {
                 losses.insert((node.node, node.generation), now_ms);
             }
             match node.quiet {
-                None => note.quiet = None,
+                // It ended early for the count of silence. Its supervisors may still hold out to its end, so no loss is declared before.
+                None => {
+                    note.quiet = note
+                        .quiet
+                        .take()
+                        .map(QuietNote::end_early)
+                        .filter(|quiet| now_ms < quiet.1.stopped_ms)
+                }
                 Some(quiet) if note.quiet.is_none_or(|(until, _)| until != quiet.until) => {
                     let over_ms = now_ms + timing.outlast_ms(quiet.left_ms);
-                    let stopped_ms = now_ms + timing.outlast_ms(quiet.left_ms + timing.stop_bound_ms);
+                    let before = note.quiet.map_or(0, |(_, quiet)| quiet.stopped_ms);
+                    let stopped_ms = before.max(now_ms + timing.outlast_ms(quiet.left_ms + timing.stop_bound_ms));
                     note.quiet = Some((quiet.until, QuietNote { over_ms, stopped_ms }));
                 }
                 Some(_) => {}

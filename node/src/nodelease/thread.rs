@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use holdfast_proto::command::Command;
 use holdfast_proto::id::{Generation, Incarnation, LeaseId, NodeId, Nonce};
 use holdfast_proto::time::Timestamp;
 use tokio::runtime::Handle;
@@ -260,6 +261,24 @@ impl<S: Surroundings> Keeper<S> {
     /// Reports whether this leader may propose `ReturnNode` with that nonce: it gave the nonce itself, in its present term.
     pub fn admits_return(&self, node: NodeId, generation: Generation, nonce: Nonce) -> bool {
         self.lock().answerer.admits_return(node, generation, nonce)
+    }
+
+    /// The leader's gate for commands: a return must show the nonce of a refusal, which only the leader that refused can judge.
+    ///
+    /// # Errors
+    /// What is wrong with the command, for the node that sent it.
+    pub fn admits(&self, command: &Command) -> Result<(), String> {
+        match command {
+            Command::ReturnNode {
+                node,
+                generation,
+                nonce,
+                ..
+            } if !self.admits_return(*node, *generation, *nonce) => Err(format!(
+                "node {node} shows no nonce of this leader's for generation {generation}: ask again"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {

@@ -274,6 +274,32 @@ fn a_quiet_time_is_respected_and_ends() {
 }
 
 #[test]
+fn a_quiet_time_that_ends_early_counts_silence_again_but_no_loss_before_its_end() {
+    let mut view = View::of(1);
+    let mut leader = Leader::new(Rules::ALL, &view);
+    view.edit(1).quiet = Some(Quiet {
+        until: Timestamp(1_120_000),
+        left_ms: 30_000,
+    });
+    leader.answerer.applied(0, &view);
+    leader.ticks(50, &view);
+    view.edit(1).quiet = None;
+    leader.answerer.applied(leader.now_ms, &view);
+    leader.ticks(20, &view);
+    assert_eq!(leader.given_up(), 1);
+    view.edit(1).status = NodeStatus::Unreachable;
+    leader.answerer.applied(leader.now_ms, &view);
+    leader.ticks(230, &view);
+    assert_eq!(
+        (leader.now_ms, leader.lost()),
+        (30_000, 0),
+        "its supervisors hold out so long"
+    );
+    leader.ticks(15, &view);
+    assert_eq!(leader.lost(), 1);
+}
+
+#[test]
 fn a_verdict_that_never_shows_is_proposed_again() {
     let view = View::of(1);
     let mut leader = Leader::new(Rules::ALL, &view);
