@@ -2,6 +2,8 @@
 
 /// Cards, real or simulated.
 pub mod device;
+/// Who gets which devices, decided by the leader.
+pub mod scheduler;
 /// The node lease: who may let work run, and until when.
 pub mod nodelease;
 /// What a node knows of its cards.

@@ -1,0 +1,230 @@
+//! What the planner sees: nodes, their devices, and who holds them, as plain values.
+//!
+//! The scheduler takes a picture of the replicated state, plans on it, and enters each plan into it, so that a batch of
+//! plans never grants one device twice. The one rule: free is counted device by device, never computed as a total less
+//! what is used.
+
+use std::collections::BTreeMap;
+
+use holdfast_proto::device::{Grade, ModelName};
+use holdfast_proto::id::{DeviceId, LeaseId, Name, NodeId, ZoneId};
+use holdfast_proto::lease::ResourceRequest;
+use holdfast_proto::node::NodeStatus;
+use holdfast_proto::placement::Allocation;
+use holdfast_storage::machine::State;
+use holdfast_storage::machine::state::Node;
+
+/// The cluster, as far as it matters for placing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Picture {
+    /// Nodes that have told of devices, by id.
+    pub nodes: BTreeMap<NodeId, NodePicture>,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePicture {
+    /// Label for people.
+    pub label: Name,
+    /// Failure domain.
+    pub zone: ZoneId,
+    /// It votes, so it gets tenants' work last.
+    pub votes: bool,
+    /// Whether it takes new work.
+    pub takes: Takes,
+    /// CPU for tenants, in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Memory for tenants, in MiB.
+    pub memory_mib: u32,
+    /// Devices, ordered by id.
+    pub devices: Vec<DevicePicture>,
+    /// What leases hold of CPU and memory.
+    pub grants: BTreeMap<LeaseId, Machine>,
+}
+
+/// Whether a node takes new work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Takes {
+    /// It does.
+    Work,
+    /// It cannot be heard.
+    Unheard,
+    /// An operator keeps work away from it.
+    Cordoned,
+    /// Its present daemon start has not told what it holds.
+    Untold,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicePicture {
+    /// UUID.
+    pub id: DeviceId,
+    /// Model.
+    pub model: ModelName,
+    /// Devices of one island have full mutual bandwidth.
+    pub island: u16,
+    /// Who has it.
+    pub hold: Hold,
+}
+
+/// Who has a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// Nobody.
+    Free,
+    /// This lease.
+    By(LeaseId),
+    /// Nobody, but it may not be granted.
+    Out,
+}
+
+/// CPU and memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// CPU, in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+}
+
+impl Picture {
+    /// Takes a picture of the state.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let nodes = state.present_nodes().filter(|node| !node.devices.is_empty());
+        Self {
+            nodes: nodes
+                .map(|node| (node.spec.node, NodePicture::of(state, node)))
+                .collect(),
+        }
+    }
+
+    /// Enters a plan: what it grants is held from now on.
+    pub fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
+        for allocation in allocations {
+            let Some(node) = self.nodes.get_mut(&allocation.node) else {
+                continue;
+            };
+            for device in node
+                .devices
+                .iter_mut()
+                .filter(|device| allocation.devices.contains(&device.id))
+            {
+                device.hold = Hold::By(lease);
+            }
+            // Two epochs of one lease never run at once, so the larger one counts.
+            let grant = node.grants.entry(lease).or_default();
+            grant.cpu_milli = grant.cpu_milli.max(allocation.cpu_milli);
+            grant.memory_mib = grant.memory_mib.max(allocation.memory_mib);
+        }
+    }
+
+    /// The models that the cluster has, ordered.
+    #[must_use]
+    pub fn models(&self) -> Vec<ModelName> {
+        let devices = self.nodes.values().flat_map(|node| &node.devices);
+        let mut models: Vec<ModelName> = devices.map(|device| device.model.clone()).collect();
+        models.sort();
+        models.dedup();
+        models
+    }
+}
+
+impl NodePicture {
+    fn of(state: &State, node: &Node) -> Self {
+        let id = node.spec.node;
+        let device = |slot: &std::sync::Arc<holdfast_storage::machine::state::Slot>| DevicePicture {
+            id: slot.device.id,
+            model: slot.device.model.clone(),
+            island: slot.device.island,
+            hold: match (slot.holder, slot.grade) {
+                (_, Grade::Suspect | Grade::Dirty | Grade::Quarantined | Grade::Missing) => Hold::Out,
+                (Some(holder), Grade::Healthy) => Hold::By(holder.lease),
+                (None, Grade::Healthy) => Hold::Free,
+            },
+        };
+        let mut grants: BTreeMap<LeaseId, Machine> = BTreeMap::new();
+        for lease in state.leases_on(id) {
+            let placements = state
+                .leases
+                .get(&lease)
+                .into_iter()
+                .flat_map(|lease| lease.placements());
+            for member in placements
+                .filter_map(|placement| placement.member(id))
+                .filter(|member| !member.released)
+            {
+                let grant = grants.entry(lease).or_default();
+                grant.cpu_milli = grant.cpu_milli.max(member.allocation.cpu_milli);
+                grant.memory_mib = grant.memory_mib.max(member.allocation.memory_mib);
+            }
+        }
+        Self {
+            label: node.spec.label.clone(),
+            zone: node.spec.zone.clone(),
+            votes: state.cluster.voters.contains(&id),
+            takes: takes(node),
+            cpu_milli: node.inventory.as_ref().map_or(0, |inventory| inventory.cpu_milli),
+            memory_mib: node.inventory.as_ref().map_or(0, |inventory| inventory.memory_mib),
+            devices: state.devices_of(id).map(device).collect(),
+            grants,
+        }
+    }
+
+    /// CPU and memory that nobody but `lease` holds.
+    #[must_use]
+    pub fn left(&self, lease: LeaseId) -> Machine {
+        let others = self.grants.iter().filter(|(holder, _)| **holder != lease);
+        let mut left = Machine {
+            cpu_milli: self.cpu_milli,
+            memory_mib: self.memory_mib,
+        };
+        for (_, grant) in others {
+            left.cpu_milli = left.cpu_milli.saturating_sub(grant.cpu_milli);
+            left.memory_mib = left.memory_mib.saturating_sub(grant.memory_mib);
+        }
+        left
+    }
+
+    /// Devices that may be granted to `lease`, of any of `models`: those that an earlier epoch of it holds, too.
+    pub fn free_for<'a>(&'a self, lease: LeaseId, models: &'a [ModelName]) -> impl Iterator<Item = &'a DevicePicture> {
+        let open = move |device: &&DevicePicture| match device.hold {
+            Hold::Free => true,
+            Hold::By(holder) => holder == lease,
+            Hold::Out => false,
+        };
+        self.devices
+            .iter()
+            .filter(open)
+            .filter(|device| models.contains(&device.model))
+    }
+}
+
+impl Machine {
+    /// For how many devices of this request CPU and memory suffice.
+    #[must_use]
+    pub fn carries(&self, request: &ResourceRequest) -> u32 {
+        let cpu = self
+            .cpu_milli
+            .checked_div(request.cpu_milli_per_device)
+            .unwrap_or(u32::MAX);
+        cpu.min(
+            self.memory_mib
+                .checked_div(request.memory_mib_per_device)
+                .unwrap_or(u32::MAX),
+        )
+    }
+}
+
+fn takes(node: &Node) -> Takes {
+    if node.status != NodeStatus::Ready {
+        Takes::Unheard
+    } else if node.cordoned.is_some() {
+        Takes::Cordoned
+    } else if !node.inventory_known() {
+        Takes::Untold
+    } else {
+        Takes::Work
+    }
+}

@@ -1,0 +1,141 @@
+//! The planner: from a picture and one request to a whole placement, or to the reason why not.
+//!
+//! Pure: the same picture and request give the same plan on every replica and in every test. The scheduler calls it;
+//! `decide` checks every rule again at the entry. The one rule: a gang is planned whole, or not at all.
+//!
+//! In this order: models as the tenant prefers them; nodes that have not failed to launch this lease; nodes that do not
+//! vote; one node, one zone, the tightest fit.
+
+use std::collections::BTreeMap;
+
+use holdfast_proto::device::ModelName;
+use holdfast_proto::id::{DeviceId, LeaseId, NodeId};
+use holdfast_proto::lease::ResourceRequest;
+use holdfast_proto::placement::Allocation;
+
+use super::gang::{Offer, Want, lay};
+use super::picture::{DevicePicture, NodePicture, Picture, Takes};
+use super::reason::{Reason, why};
+
+/// One lease that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// The lease: what an earlier epoch of it holds is free for it.
+    pub lease: LeaseId,
+    /// What it asks for.
+    pub request: &'a ResourceRequest,
+    /// The models that it may get, best first: those of the request, or all that have a price, cheapest first.
+    pub models: Vec<ModelName>,
+    /// Most devices that may be granted: the request's, or what the quota leaves.
+    pub devices_max: u32,
+    /// Nodes that failed to launch it since it last ran.
+    pub failed_on: &'a [NodeId],
+}
+
+/// Plans one lease.
+///
+/// # Errors
+/// The reason for which it must wait, for a person.
+pub fn plan(picture: &Picture, ask: &Ask<'_>) -> Result<Vec<Allocation>, Reason> {
+    let want = Want {
+        least: ask.request.devices_min.max(1),
+        most: ask.devices_max.max(ask.request.devices_min).max(1),
+        single_node: ask.request.single_node,
+        spread: ask.request.spread,
+    };
+    for models in model_sets(ask) {
+        for tier in tiers(picture, ask) {
+            let offers: Vec<Offer<'_>> = tier.iter().map(|(id, node)| offer(**id, node, ask, models)).collect();
+            if let Some(shares) = lay(&offers, want) {
+                return Ok(allocations(picture, ask, models, &shares));
+            }
+        }
+    }
+    Err(why(picture, ask))
+}
+
+/// Sets of models to try in order: each alone when all devices must be of one; else the best, the best two, and so on,
+/// so that a lesser model is mixed in only when it must be.
+pub(super) fn model_sets<'a>(ask: &'a Ask<'_>) -> impl Iterator<Item = &'a [ModelName]> {
+    let same = ask.request.same_model;
+    (0..ask.models.len()).map(move |at| if same { &ask.models[at..=at] } else { &ask.models[..=at] })
+}
+
+type Tier<'a> = Vec<(&'a NodeId, &'a NodePicture)>;
+
+/// Nodes to try in order: the best ones alone, then also those that failed or vote.
+fn tiers<'a>(picture: &'a Picture, ask: &Ask<'_>) -> Vec<Tier<'a>> {
+    let open = |(_, node): &(&NodeId, &NodePicture)| node.takes == Takes::Work && in_zone(node, ask.request);
+    let all: Tier<'a> = picture.nodes.iter().filter(open).collect();
+    let willing: Tier<'a> = all
+        .iter()
+        .filter(|(id, _)| !ask.failed_on.contains(id))
+        .copied()
+        .collect();
+    let best: Tier<'a> = willing.iter().filter(|(_, node)| !node.votes).copied().collect();
+    let mut tiers = vec![best, willing, all];
+    tiers.dedup_by_key(|tier| tier.len());
+    tiers
+}
+
+pub(super) fn in_zone(node: &NodePicture, request: &ResourceRequest) -> bool {
+    request.zones.is_empty() || request.zones.contains(&node.zone)
+}
+
+pub(super) fn offer<'a>(id: NodeId, node: &'a NodePicture, ask: &Ask<'_>, models: &[ModelName]) -> Offer<'a> {
+    let fits = count(node.free_for(ask.lease, models));
+    Offer {
+        node: id,
+        zone: &node.zone,
+        fits: fits.min(node.left(ask.lease).carries(ask.request)),
+        free: count(node.free_for(ask.lease, &ask.models)),
+    }
+}
+
+pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+fn allocations(picture: &Picture, ask: &Ask<'_>, models: &[ModelName], shares: &[(NodeId, u32)]) -> Vec<Allocation> {
+    let allocation = |(rank, (node, here)): (u32, &(NodeId, u32))| Allocation {
+        node: *node,
+        rank,
+        devices: pick(picture.nodes[node].free_for(ask.lease, models), models, *here),
+        cpu_milli: ask.request.cpu_milli_per_device.saturating_mul(*here),
+        memory_mib: ask.request.memory_mib_per_device.saturating_mul(*here),
+    };
+    (0..).zip(shares).map(allocation).collect()
+}
+
+/// Picks devices of one node: of one model and within one island when one holds all, the smallest such; else from the
+/// preferred model and the largest islands on.
+fn pick<'a>(free: impl Iterator<Item = &'a DevicePicture>, models: &[ModelName], wanted: u32) -> Vec<DeviceId> {
+    let wanted = wanted as usize;
+    let mut groups: BTreeMap<(usize, u16), Vec<DeviceId>> = BTreeMap::new();
+    for device in free {
+        let preference = models
+            .iter()
+            .position(|model| *model == device.model)
+            .unwrap_or(models.len());
+        groups.entry((preference, device.island)).or_default().push(device.id);
+    }
+    let whole = groups.iter().filter(|(_, devices)| devices.len() >= wanted);
+    let tightest = whole.min_by_key(|((preference, island), devices)| (*preference, devices.len(), *island));
+    let mut picked: Vec<DeviceId> = match tightest {
+        Some((_, devices)) => devices.iter().take(wanted).copied().collect(),
+        None => {
+            let mut groups: Vec<_> = groups.into_iter().collect();
+            groups.sort_by_key(|((preference, island), devices)| {
+                (*preference, std::cmp::Reverse(devices.len()), *island)
+            });
+            groups
+                .into_iter()
+                .flat_map(|(_, devices)| devices)
+                .take(wanted)
+                .collect()
+        }
+    };
+    assert_eq!(picked.len(), wanted, "an offer counts only devices that are there");
+    picked.sort_unstable();
+    picked
+}
