@@ -2,10 +2,10 @@
 
 /// Cards, real or simulated.
 pub mod device;
-/// Who gets which devices, decided by the leader.
-pub mod scheduler;
 /// The node lease: who may let work run, and until when.
 pub mod nodelease;
+/// Who gets which devices, decided by the leader.
+pub mod scheduler;
 /// What a node knows of its cards.
 pub mod telemetry;
 /// The work that the demo runs.
