@@ -25,3 +25,18 @@ pub mod identity;
 pub mod join;
 /// How nodes reach each other.
 pub mod net;
+
+/// The HTTP interface.
+pub mod api;
+/// Access tokens.
+pub mod bearer;
+/// Talking to a cluster.
+pub mod client;
+/// The command line.
+pub mod cli;
+/// The node's configuration.
+pub mod config;
+/// Events in words.
+pub mod history;
+/// The JSON of the HTTP interface.
+pub mod wire;

@@ -1,0 +1,97 @@
+//! `/v1/leases/{lease}/bill`: what a lease has cost, line by line.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use holdfast_proto::event::Event;
+use holdfast_proto::id::Cursor;
+use holdfast_proto::tariff::{ChargeLine, amount_micros};
+use holdfast_proto::time::Timestamp;
+use holdfast_storage::machine::state::Stretch;
+use serde::Deserialize;
+
+use super::Api;
+use super::auth::Caller;
+use super::cluster::currency_of;
+use super::problem::Failure;
+use super::read::Reading;
+use crate::wire::bill::{Bill, BillLine, OpenStretch};
+
+/// Most events read to explain one bill.
+const EXPLAIN_EVENTS_MAX: usize = 10_000;
+
+/// How much of the bill to tell.
+#[derive(Debug, Default, Deserialize)]
+pub struct BillQuery {
+    #[serde(default)]
+    explain: bool,
+}
+
+/// Shows the bill. Each line is a pure function of the log; `explain` gives the positions of the events behind it.
+#[utoipa::path(get, path = "/v1/leases/{lease}/bill", tag = "leases",
+    params(("lease" = String, Path, description = "Its id"),
+        ("explain" = Option<bool>, Query, description = "Name the event that charged each line"),
+        ("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
+    responses((status = 200, description = "The bill", body = Bill)))]
+pub async fn bill(
+    State(api): State<Api>,
+    caller: Caller,
+    reading: Reading,
+    Path(id): Path<String>,
+    Query(query): Query<BillQuery>,
+) -> Result<Response, Failure> {
+    let state = &reading.state;
+    let lease = caller.lease(state, &id)?;
+    let charged = match query.explain {
+        true => charges(&api, lease.id()).await?,
+        false => BTreeMap::new(),
+    };
+    let bill = Bill {
+        lease: lease.id(),
+        currency: currency_of(state, lease.requested.tariff),
+        tariff: lease.requested.tariff,
+        lines: lease.meter.lines.iter().map(|of| line(of, &charged)).collect(),
+        total_micros: lease.meter.charged_micros,
+        open: lease.meter.open.map(|stretch| running(&stretch, state.applied.stamp)),
+        is_final: lease.status.is_ended(),
+    };
+    Ok(reading.answer(&bill))
+}
+
+/// The positions of a lease's charges, by the position that opened each stretch.
+async fn charges(api: &Api, lease: holdfast_proto::id::LeaseId) -> Result<BTreeMap<Cursor, Cursor>, Failure> {
+    let records = api.parts().committed.lease_events(lease, Cursor::default(), EXPLAIN_EVENTS_MAX).await?;
+    let charged = records.iter().filter_map(|record| match &record.event {
+        Event::LeaseCharged(line) => Some((line.opened_at, record.cursor)),
+        _ => None,
+    });
+    Ok(charged.collect())
+}
+
+fn line(line: &ChargeLine, charged: &BTreeMap<Cursor, Cursor>) -> BillLine {
+    BillLine {
+        meter: line.meter.clone(),
+        epoch: line.epoch.0,
+        from_ms: line.from.0,
+        until_ms: line.until.0,
+        unpaid_ms: line.unpaid.0,
+        micros_per_hour: line.micros_per_hour,
+        amount_micros: line.amount_micros,
+        opened_at: line.opened_at,
+        charged_at: charged.get(&line.opened_at).copied(),
+    }
+}
+
+/// A running stretch, priced to the cluster's time; nothing is counted from when a member went silent.
+fn running(stretch: &Stretch, now: Timestamp) -> OpenStretch {
+    let until = stretch.suspended.map_or(now, |since| since.min(now));
+    let paid = until.since(stretch.from.plus(stretch.unpaid));
+    OpenStretch {
+        from_ms: stretch.from.0,
+        unpaid_ms: stretch.unpaid.0,
+        micros_per_hour: stretch.micros_per_hour,
+        so_far_micros: amount_micros(paid, stretch.micros_per_hour).unwrap_or(u64::MAX),
+        opened_at: stretch.opened_at,
+    }
+}

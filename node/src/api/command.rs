@@ -1,0 +1,73 @@
+//! From a request to the log: builds the envelope, proposes it, and tells the outcome.
+//!
+//! The one rule: only a rejection is told as a refusal. A proposal that takes too long is `outcome-unknown`, with the request id that
+//! makes a retry safe.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use holdfast_proto::command::{Command, Envelope};
+use holdfast_proto::event::Event;
+use holdfast_proto::id::RequestId;
+use holdfast_proto::limits::COMMAND_BYTES_MAX;
+use holdfast_proto::origin;
+use holdfast_proto::time::Timestamp;
+use serde::Serialize;
+
+use super::Api;
+use super::auth::Caller;
+use super::problem::Failure;
+use crate::consensus::Outcome;
+use crate::wire::cluster::Applied;
+use crate::wire::problem::code;
+use crate::wire::{INDEX, REQUEST_ID};
+
+/// A command that took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// The request.
+    pub request: RequestId,
+    /// Log index of its entry.
+    pub index: u64,
+    /// What it was decided into.
+    pub events: Vec<Event>,
+}
+
+/// Proposes `command` for `caller`.
+pub async fn issue(api: &Api, caller: &Caller, request: RequestId, command: Command) -> Result<Done, Failure> {
+    let parts = api.parts();
+    let envelope = Envelope {
+        stamp: Timestamp(0),
+        principal: caller.principal(),
+        project: caller.project.clone(),
+        origin: parts.node,
+        request: Some(request),
+        command,
+    };
+    if !origin::permits(&envelope.command, &envelope.principal, envelope.origin, |_| false) {
+        return Err(Failure::not_allowed("this token may not issue this command"));
+    }
+    if envelope.encode().len() > COMMAND_BYTES_MAX {
+        let detail = format!("the command is larger than {COMMAND_BYTES_MAX} bytes");
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, detail));
+    }
+    match tokio::time::timeout(parts.limits.propose_timeout, parts.propose.propose(envelope)).await {
+        Ok(Outcome::Applied { index, events }) => Ok(Done { request, index, events }),
+        Ok(Outcome::Refused { rejection, index }) => Err(Failure::refused(rejection, Some(index))),
+        Ok(Outcome::Unknown { reason }) => Err(Failure::unknown(request, &reason)),
+        Err(_) => Err(Failure::unknown(request, "it was not applied in time")),
+    }
+}
+
+impl Done {
+    /// Answers with the index alone.
+    pub fn applied(&self) -> Response {
+        self.answer(StatusCode::OK, &Applied { index: self.index })
+    }
+
+    /// Answers with `body`.
+    pub fn answer(&self, status: StatusCode, body: &impl Serialize) -> Response {
+        let headers = [(INDEX, self.index.to_string()), (REQUEST_ID, self.request.to_string())];
+        (status, headers, Json(body)).into_response()
+    }
+}

@@ -1,0 +1,147 @@
+//! `/v1/events`: everything that happened, in log order, from any node.
+//!
+//! Owns the three forms (server-sent events, NDJSON, pages), who sees what, and the filters. A stream begins strictly after a position
+//! and goes on for ever; it needs no leader. The one rule: a subscriber misses nothing without being told, and sees nothing of another
+//! tenant; what cannot be tied to the caller's tenant is not shown.
+
+pub mod filter;
+pub mod stream;
+
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use axum::response::Response;
+use holdfast_proto::event::{Event, EventRecord};
+use holdfast_proto::id::Cursor;
+use holdfast_storage::machine::state::State as Machine;
+use jiff::Timestamp as Instant;
+use serde::Deserialize;
+
+use super::Api;
+use super::auth::Caller;
+use super::problem::Failure;
+use super::read::stale;
+use crate::wire::event::{CloudEvent, EventPage};
+use filter::Filter;
+use stream::Form;
+
+/// Most events of one page.
+const PAGE_MAX: usize = 1_000;
+/// Most events looked at for one page, so that a filter that lets nothing through still ends.
+const PAGE_SCAN_MAX: usize = 20_000;
+
+/// Which events, in which form.
+#[derive(Debug, Default, Deserialize)]
+pub struct EventQuery {
+    after: Option<String>,
+    limit: Option<usize>,
+    topic: Option<String>,
+    lease: Option<String>,
+    tenant: Option<String>,
+    node: Option<String>,
+}
+
+/// Reads events strictly after a position: as a stream, or with `limit` as a page.
+#[utoipa::path(get, path = "/v1/events", tag = "events",
+    params(("after" = Option<String>, Query, description = "Strictly after this position, such as `12.0`; `0` begins at the first. A stream without it begins now"),
+        ("limit" = Option<u32>, Query, description = "Answer with one page of at most this many"),
+        ("topic" = Option<String>, Query, description = "Only these topics, with commas"),
+        ("lease" = Option<String>, Query, description = "Only about this lease"),
+        ("tenant" = Option<String>, Query, description = "Only about this tenant"),
+        ("node" = Option<String>, Query, description = "Only about this node"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Where a broken stream ended")),
+    responses((status = 200, description = "Events; a stream by default, NDJSON when it is accepted, a page with `limit`", content(
+        (EventPage = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson")))))]
+pub async fn events(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(query): Query<EventQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let filter = Filter::new(caller, query.topic.as_deref(), query.lease.as_deref(), query.tenant.as_deref(), query.node.as_deref())?;
+    let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let after: Option<Cursor> = resumed.or(query.after.as_deref()).map(str::parse).transpose()?;
+    if let Some(limit) = query.limit {
+        return page(&api, filter, after.unwrap_or_default(), limit).await;
+    }
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let form = if accept.contains("application/x-ndjson") { Form::Lines } else { Form::ServerSent };
+    let after = after.unwrap_or_else(|| api.parts().committed.state().cluster.cursor);
+    stream::open(&api, filter, form, after)
+}
+
+async fn page(api: &Api, mut filter: Filter, after: Cursor, limit: usize) -> Result<Response, Failure> {
+    let limit = limit.clamp(1, PAGE_MAX);
+    let reading = stale(api);
+    let committed = &api.parts().committed;
+    let mut page = EventPage { events: Vec::new(), next: after, end: false };
+    let mut looked_at = 0;
+    while page.events.len() < limit && looked_at < PAGE_SCAN_MAX {
+        let records = committed.events(page.next, PAGE_MAX).await?;
+        page.end = records.is_empty();
+        if page.end {
+            break;
+        }
+        for record in &records {
+            if page.events.len() == limit {
+                break;
+            }
+            looked_at += 1;
+            page.next = record.cursor;
+            if filter.passes(&reading.state, record) {
+                page.events.push(present(&reading.state, record));
+            }
+        }
+    }
+    Ok(reading.answer(&page))
+}
+
+/// An event in the public form.
+pub fn present(state: &Machine, record: &EventRecord) -> CloudEvent {
+    let cluster = state.cluster.id.map(|id| id.to_string()).unwrap_or_default();
+    CloudEvent {
+        specversion: "1.0".to_owned(),
+        id: record.cursor,
+        source: format!("/clusters/{cluster}"),
+        kind: format!("holdfast.{}", record.event.name()),
+        subject: subject(&record.event),
+        time: rfc3339(record.at.0),
+        datacontenttype: "application/json".to_owned(),
+        topic: record.event.topic().name().to_owned(),
+        time_ms: record.at.0,
+        request: record.request.map(|key| key.id),
+        data: record.event.clone(),
+    }
+}
+
+/// Milliseconds since 1970 as RFC 3339 in UTC; the furthest time that can be written when it is beyond that.
+pub fn rfc3339(ms: u64) -> String {
+    let instant = i64::try_from(ms).ok().and_then(|ms| Instant::from_millisecond(ms).ok());
+    format!("{:.3}", instant.unwrap_or(Instant::MAX))
+}
+
+fn subject(event: &Event) -> Option<String> {
+    if let Some(lease) = event.lease() {
+        return Some(lease.to_string());
+    }
+    match event {
+        Event::NodeJoined { spec, .. } => Some(spec.node.to_string()),
+        Event::NodeRegistered { node, .. }
+        | Event::InventoryReported { node, .. }
+        | Event::NodeUnreachable { node, .. }
+        | Event::NodeLost { node, .. }
+        | Event::NodeReturned { node, .. }
+        | Event::NodeCordoned { node, .. }
+        | Event::NodeRemoved { node }
+        | Event::NodeQuieted { node, .. }
+        | Event::RollupReported { node, .. }
+        | Event::ClockSuspected { node, .. } => Some(node.to_string()),
+        Event::DeviceGraded { edge, .. } => Some(edge.device.to_string()),
+        Event::JoinTokenCreated(token) => Some(token.token.to_string()),
+        Event::AccessTokenCreated(token) => Some(token.token.to_string()),
+        Event::TokenRevoked { token } => Some(token.to_string()),
+        Event::TenantSet { tenant, .. } => Some(tenant.to_string()),
+        Event::Annotated { subject, .. } => Some(subject.to_string()),
+        _ => None,
+    }
+}

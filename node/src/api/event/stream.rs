@@ -1,0 +1,185 @@
+//! A stream of events to one subscriber.
+//!
+//! A task reads the event log at the subscriber's pace and fills a bounded queue; the answer's body drains it. The event log is the
+//! buffer, so a subscriber that is behind costs a queue and no more. The one rule: a stream ends with `compacted` or `too-slow` and the
+//! position to go on from, or because a side closed it; it never skips.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use holdfast_proto::event::EventRecord;
+use holdfast_proto::id::Cursor;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{Filter, present};
+use crate::api::Api;
+use crate::api::problem::Failure;
+use crate::api::read::stale;
+use crate::api::seam::HistoryError;
+use crate::env::Clock;
+use crate::wire::event::StreamNote;
+use crate::wire::problem::code;
+
+/// Events read and written at once: one write of 16 events costs a tenth of 16 writes.
+const BATCH_EVENTS: usize = 64;
+
+/// How a stream is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `text/event-stream`.
+    ServerSent,
+    /// One JSON object a line.
+    Lines,
+}
+
+/// Opens a stream strictly after a position.
+pub fn open(api: &Api, filter: Filter, form: Form, after: Cursor) -> Result<Response, Failure> {
+    let permit = api.streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = "this node has as many streams open as it may; try another node";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::BUSY, detail)
+    })?;
+    // One place more than the queue is kept free for the last word.
+    let (sender, receiver) = channel(api.limits().queue_batches.saturating_add(1));
+    let feed = Feed { api: api.clone(), filter, form, after, sender, _permit: permit };
+    tokio::spawn(feed.run());
+
+    let kind = match form {
+        Form::ServerSent => "text/event-stream",
+        Form::Lines => "application/x-ndjson",
+    };
+    let mut response = ([(CONTENT_TYPE, kind)], body(receiver)).into_response();
+    stale(api).mark(&mut response);
+    Ok(response)
+}
+
+fn body(receiver: Receiver<Bytes>) -> Body {
+    Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>))
+}
+
+struct Feed {
+    api: Api,
+    filter: Filter,
+    form: Form,
+    after: Cursor,
+    sender: Sender<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why a feed stops.
+enum Stop {
+    /// The subscriber has gone.
+    Closed,
+    /// The subscriber left its queue full.
+    TooSlow,
+    /// Events were dropped from the log before they were read.
+    Compacted(Cursor),
+    /// The log cannot be read.
+    Broken,
+}
+
+/// How long nothing was sent.
+fn quiet(clock: &dyn Clock, told_ms: u64) -> Duration {
+    Duration::from_millis(clock.boot_ms().saturating_sub(told_ms))
+}
+
+impl Feed {
+    async fn run(mut self) {
+        let Ok(last_word) = self.sender.clone().try_reserve_owned() else { return };
+        // Bytes at once, so that a client and every proxy between know that the stream has begun.
+        let stop = match self.send(self.note("bookmark", self.after)).await {
+            Ok(()) => self.feed().await,
+            Err(stop) => stop,
+        };
+        match stop {
+            Stop::Closed | Stop::Broken => {}
+            Stop::TooSlow => drop(last_word.send(self.note("too-slow", self.after))),
+            Stop::Compacted(through) => drop(last_word.send(self.note("compacted", through))),
+        }
+    }
+
+    /// Feeds until something stops it. `after` moves only past what is in the queue.
+    async fn feed(&mut self) -> Stop {
+        let clock = self.api.parts().clock.clone();
+        let bookmark_every = self.api.limits().bookmark_every;
+        let mut told_ms = clock.boot_ms();
+        loop {
+            let committed = self.api.parts().committed.clone();
+            let records = match committed.events(self.after, BATCH_EVENTS).await {
+                Ok(records) => records,
+                Err(HistoryError::Compacted { through }) => return Stop::Compacted(through),
+                Err(HistoryError::Failed { .. }) => return Stop::Broken,
+            };
+            let sent = match records.last().map(|record| record.cursor) {
+                Some(last) => self.pass_on(&records, last).await,
+                None => self.idle(bookmark_every.saturating_sub(quiet(&*clock, told_ms))).await,
+            };
+            match sent {
+                Ok(true) => told_ms = clock.boot_ms(),
+                Ok(false) if quiet(&*clock, told_ms) >= bookmark_every => {
+                    if let Err(stop) = self.send(self.note("bookmark", self.after)).await {
+                        return stop;
+                    }
+                    told_ms = clock.boot_ms();
+                }
+                Ok(false) => {}
+                Err(stop) => return stop,
+            }
+        }
+    }
+
+    /// Sends what passes the filter; tells whether that was anything.
+    async fn pass_on(&mut self, records: &[EventRecord], last: Cursor) -> Result<bool, Stop> {
+        let state = self.api.parts().committed.state();
+        let mut text = String::new();
+        for record in records {
+            if self.filter.passes(&state, record) {
+                let json = serde_json::to_string(&present(&state, record)).unwrap_or_default();
+                match self.form {
+                    Form::ServerSent => text.push_str(&format!("id: {}\ndata: {json}\n\n", record.cursor)),
+                    Form::Lines => text.push_str(&format!("{json}\n")),
+                }
+            }
+        }
+        let any = !text.is_empty();
+        if any {
+            self.send(text.into()).await?;
+        }
+        self.after = last;
+        Ok(any)
+    }
+
+    /// Waits for more events, or until it is time for a bookmark.
+    async fn idle(&self, left: Duration) -> Result<bool, Stop> {
+        let committed = &self.api.parts().committed;
+        tokio::select! {
+            () = committed.grown(self.after) => Ok(false),
+            () = sleep(left) => Ok(false),
+            () = self.sender.closed() => Err(Stop::Closed),
+        }
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), Stop> {
+        match timeout(self.api.limits().slow_after, self.sender.send(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(mpsc::error::SendError(_))) => Err(Stop::Closed),
+            Err(_) => Err(Stop::TooSlow),
+        }
+    }
+
+    fn note(&self, name: &str, next: Cursor) -> Bytes {
+        let json = serde_json::to_string(&StreamNote { next }).unwrap_or_default();
+        let text = match self.form {
+            Form::ServerSent => format!("event: {name}\nid: {next}\ndata: {json}\n\n"),
+            Form::Lines => format!("{{\"note\":\"{name}\",\"next\":\"{next}\"}}\n"),
+        };
+        text.into()
+    }
+}

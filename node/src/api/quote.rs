@@ -1,0 +1,91 @@
+//! `/v1/quotes`: what a lease would cost, before it exists.
+//!
+//! The one rule: the rate quoted is the rate that is charged, because a lease keeps the prices that it was requested under.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use holdfast_proto::id::Name;
+use holdfast_proto::limits::{LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN};
+use holdfast_proto::rejection::Rejection;
+use holdfast_proto::tariff::{Tariff, affordable, amount_micros};
+use holdfast_proto::time::Span;
+use holdfast_storage::machine::state::State as Machine;
+
+use super::Api;
+use super::auth::Caller;
+use super::body::Posted;
+use super::lease::tenant_of;
+use super::problem::Failure;
+use super::read::fresh;
+use crate::wire::lease::{LeaseOrder, Offer, Quote};
+
+/// Prices an order. Nothing is reserved by it.
+#[utoipa::path(post, path = "/v1/quotes", tag = "leases", request_body = LeaseOrder,
+    responses((status = 200, description = "What it would cost", body = Quote)))]
+pub async fn quote(State(api): State<Api>, caller: Caller, Posted(order): Posted<LeaseOrder>) -> Result<Response, Failure> {
+    tenant_of(&caller, order.tenant.clone())?;
+    let reading = fresh(&api).await?;
+    let quote = price(&reading.state, &order).map_err(|rejection| Failure::refused(rejection, None))?;
+    let mut response = (StatusCode::OK, axum::Json(&quote)).into_response();
+    reading.mark(&mut response);
+    Ok(response)
+}
+
+/// Prices an order under the prices in force, for every accepted model that the cluster has.
+pub fn price(state: &Machine, order: &LeaseOrder) -> Result<Quote, Rejection> {
+    let out_of_range = |field: &str, given: u64, allowed: String| Rejection::OutOfRange {
+        field: field.to_owned(),
+        given: given.to_string(),
+        allowed,
+    };
+    if order.devices == 0 || order.devices > LEASE_DEVICES_MAX {
+        return Err(out_of_range("devices", order.devices.into(), format!("1 to {LEASE_DEVICES_MAX}")));
+    }
+    if !(LEASE_DURATION_MS_MIN..=LEASE_DURATION_MS_MAX).contains(&order.duration_ms) {
+        let allowed = format!("{} to {}", Span(LEASE_DURATION_MS_MIN), Span(LEASE_DURATION_MS_MAX));
+        return Err(out_of_range("duration", order.duration_ms, allowed));
+    }
+    let present = models(state);
+    let wanted = if order.models.is_empty() { present.clone() } else { order.models.clone() };
+    let known: Vec<Name> = wanted.iter().filter(|model| present.contains(model)).cloned().collect();
+    if known.is_empty() {
+        return Err(Rejection::ModelUnknown { asked: order.models.clone(), present });
+    }
+    let empty = Tariff { version: 0, currency: String::new(), prices: Vec::new() };
+    let tariff = state.tariffs.get(&state.cluster.tariff).map_or(&empty, |tariff| tariff);
+    let offers = known.iter().map(|model| offer(state, tariff, order, model)).collect::<Result<Vec<_>, _>>()?;
+    let dearest = offers.iter().map(|offer| offer.total_micros).max().unwrap_or(0);
+    let most_micros = order.cap_micros.map_or(dearest, |cap| cap.min(dearest));
+    Ok(Quote { currency: tariff.currency.clone(), tariff: tariff.version, offers, most_micros })
+}
+
+fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> Result<Offer, Rejection> {
+    let price = tariff.prices.iter().find(|price| price.model == *model && price.plan == order.plan);
+    let price = price.ok_or_else(|| Rejection::PriceUnknown { model: model.clone() })?;
+    let rate = price.micros_per_device_hour.checked_mul(order.devices.into());
+    let total = rate.and_then(|rate| amount_micros(Span(order.duration_ms), rate));
+    let (Some(micros_per_hour), Some(total_micros)) = (rate, total) else {
+        return Err(Rejection::OutOfRange {
+            field: "cost".to_owned(),
+            given: "more than can be counted".to_owned(),
+            allowed: "shorter or smaller".to_owned(),
+        });
+    };
+    let cap = order.cap_micros.filter(|cap| *cap < total_micros);
+    let free = state.devices.values().filter(|slot| slot.is_free() && slot.device.model == *model).count();
+    Ok(Offer {
+        model: model.clone(),
+        micros_per_device_hour: price.micros_per_device_hour,
+        micros_per_hour,
+        total_micros,
+        free: u32::try_from(free).unwrap_or(u32::MAX),
+        capped_after_ms: cap.and_then(|cap| affordable(cap, micros_per_hour)).map(|span| span.0),
+    })
+}
+
+/// Models of all devices, ordered.
+fn models(state: &Machine) -> Vec<Name> {
+    let models: std::collections::BTreeSet<&Name> = state.devices.values().map(|slot| &slot.device.model).collect();
+    models.into_iter().cloned().collect()
+}

@@ -1,0 +1,75 @@
+//! Reads of committed state: fresh by default, stale when the client says so.
+//!
+//! A fresh read waits until this replica has applied everything that was acknowledged before it, on whichever node it is made. A stale
+//! one (`?consistency=stale`) answers at once, also without a leader, and says how old its answer may be. The one rule: no read is
+//! called fresh without a confirmation that began after it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use holdfast_storage::machine::state::State;
+use serde::Serialize;
+
+use super::Api;
+use super::problem::Failure;
+use crate::consensus::ReadError;
+use crate::wire::{AGE_MS, INDEX};
+
+/// A view of committed state that a read is answered from.
+pub struct Reading {
+    /// The state.
+    pub state: Arc<State>,
+    /// How old it may be; absent on a fresh read.
+    pub age_ms: Option<u64>,
+}
+
+impl FromRequestParts<Api> for Reading {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Failure> {
+        let query = parts.uri.query().unwrap_or_default();
+        let asked = query.split('&').find_map(|pair| pair.strip_prefix("consistency="));
+        match asked {
+            Some("stale") => Ok(stale(api)),
+            None | Some("linearizable") => fresh(api).await,
+            Some(_) => Err(Failure::bad_request("consistency is `linearizable` or `stale`")),
+        }
+    }
+}
+
+/// Answers from what is here.
+pub fn stale(api: &Api) -> Reading {
+    let parts = api.parts();
+    let age_ms = parts.standing.leadership().heard_ms_ago.unwrap_or(u64::MAX);
+    Reading { state: parts.committed.state(), age_ms: Some(age_ms) }
+}
+
+/// Waits until what is here is fresh.
+pub async fn fresh(api: &Api) -> Result<Reading, Failure> {
+    let parts = api.parts();
+    let late = || ReadError { reason: "no leader answered in time".to_owned() };
+    let limit = parts.limits.propose_timeout;
+    tokio::time::timeout(limit, parts.linearize.linearize()).await.map_err(|_| late())??;
+    Ok(Reading { state: parts.committed.state(), age_ms: None })
+}
+
+impl Reading {
+    /// Answers with `body` and with what it reflects.
+    pub fn answer(&self, body: &impl Serialize) -> Response {
+        let mut response = Json(body).into_response();
+        self.mark(&mut response);
+        response
+    }
+
+    /// Says in the headers what an answer reflects.
+    pub fn mark(&self, response: &mut Response) {
+        let headers = response.headers_mut();
+        headers.insert(INDEX, self.state.applied.index.into());
+        if let Some(age_ms) = self.age_ms {
+            headers.insert(AGE_MS, age_ms.into());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `/v1/tenants`: who pays, and how much each may hold.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use holdfast_proto::command::Command;
+use holdfast_proto::tenant::Quota;
+
+use super::Api;
+use super::auth::Caller;
+use super::body::{Named, Posted};
+use super::command::issue;
+use super::problem::Failure;
+use super::read::Reading;
+use crate::wire::cluster::Applied;
+use crate::wire::token::{TenantList, TenantOrder, TenantView};
+
+/// Creates a tenant, or changes what it may hold.
+#[utoipa::path(put, path = "/v1/tenants/{tenant}", tag = "tenants", request_body = TenantOrder,
+    params(("tenant" = String, Path, description = "Its name")),
+    responses((status = 200, description = "It may hold that much", body = Applied)))]
+pub async fn set(
+    State(api): State<Api>,
+    caller: Caller,
+    Named(request): Named,
+    Path(name): Path<String>,
+    Posted(order): Posted<TenantOrder>,
+) -> Result<Response, Failure> {
+    let command = Command::SetTenant { tenant: name.parse()?, quota: Quota { devices_max: order.devices_max } };
+    Ok(issue(&api, &caller, request, command).await?.applied())
+}
+
+/// Lists tenants; a tenant sees itself.
+#[utoipa::path(get, path = "/v1/tenants", tag = "tenants",
+    params(("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
+    responses((status = 200, description = "Tenants", body = TenantList)))]
+pub async fn list(caller: Caller, reading: Reading) -> Result<Response, Failure> {
+    let seen = reading.state.tenants.iter().filter(|(name, _)| caller.sees(name));
+    let tenants = seen.map(|(name, tenant)| TenantView {
+        tenant: name.clone(),
+        devices_max: tenant.quota.devices_max,
+        devices_held: tenant.held,
+    });
+    let list = TenantList { tenants: tenants.collect() };
+    Ok(reading.answer(&list))
+}

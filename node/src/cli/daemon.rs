@@ -1,0 +1,102 @@
+//! What the command line needs from the parts that run a node.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use holdfast_proto::id::ClusterId;
+use rustls::pki_types::CertificateDer;
+
+use super::error::{CliError, chain, code};
+use crate::bearer::Bearer;
+use crate::config::Config;
+use crate::join::JoinToken;
+
+/// Why a node could not run, or had to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct DaemonError {
+    /// The step that failed, with its causes.
+    pub reason: String,
+    /// Exit code: 1 when something said no, 69 when nobody answered, 78 for a configuration, 70 otherwise.
+    pub exit_code: u8,
+}
+
+impl DaemonError {
+    /// A failure of the node.
+    pub fn failed(error: &dyn Error) -> Self {
+        Self { reason: chain(error), exit_code: code::FAILED }
+    }
+
+    /// Something said no; nothing happened.
+    pub fn refused(error: &dyn Error) -> Self {
+        Self { reason: chain(error), exit_code: code::REFUSED }
+    }
+
+    /// Nobody answers.
+    pub fn unavailable(error: &dyn Error) -> Self {
+        Self { reason: chain(error), exit_code: code::UNAVAILABLE }
+    }
+}
+
+/// A node that serves, as its command tells about it.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Certificate of the cluster's authority.
+    pub authority: CertificateDer<'static>,
+    /// Where this node is reached.
+    pub address: String,
+    /// The operator's first token; on the node that founded the cluster, the first time.
+    pub operator: Option<Bearer>,
+    /// What to type on the next machine; on the node that founded the cluster.
+    pub join_line: Option<String>,
+}
+
+/// Called once the node serves.
+pub type Ready<'a> = &'a mut dyn FnMut(&Serving) -> Result<(), CliError>;
+
+/// Runs nodes, and the programs that come with them. Each call returns when the node has stopped.
+pub trait Daemon {
+    /// Founds a cluster in the configured data folder, and runs its first node.
+    ///
+    /// # Errors
+    /// When it cannot be founded, or the node fails.
+    fn init(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError>;
+
+    /// Joins the cluster behind `address`, and runs the node.
+    ///
+    /// # Errors
+    /// When it is not admitted, or the node fails.
+    fn join(&self, config: Config, address: &str, token: JoinToken, ready: Ready<'_>) -> Result<(), DaemonError>;
+
+    /// Runs the node of the configured data folder.
+    ///
+    /// # Errors
+    /// When there is none, or it fails.
+    fn serve(&self, config: Config) -> Result<(), DaemonError>;
+
+    /// Watches over one lease's processes.
+    fn supervise(&self, arguments: &[OsString]) -> u8;
+
+    /// Runs the demo.
+    fn demo(&self, arguments: &[OsString], json: bool) -> u8;
+
+    /// Measures.
+    fn bench(&self, arguments: &[OsString], json: bool) -> u8;
+}
+
+/// Becomes `holdfast-chaos`: the one beside this program, else the one in the path. Returns only when it cannot.
+pub fn become_chaos(arguments: &[OsString], json: bool) -> CliError {
+    const PROGRAM: &str = "holdfast-chaos";
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into());
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if json {
+        command.arg("--json");
+    }
+    CliError::Io(command.exec())
+}

@@ -1,0 +1,137 @@
+//! Why a command failed, and the exit code of each kind of failure.
+
+use std::error::Error;
+use std::io;
+
+use serde_json::{Value, json};
+
+use super::daemon::DaemonError;
+use crate::client::ClientError;
+use crate::client::credentials::CredentialsError;
+use crate::config::ConfigError;
+
+/// Exit codes, those of `sysexits.h` where one fits.
+pub mod code {
+    /// Done.
+    pub const DONE: u8 = 0;
+    /// The rules or the cluster said no.
+    pub const REFUSED: u8 = 1;
+    /// The lease ended before its work did.
+    pub const LEASE_ENDED: u8 = 4;
+    /// The command line is wrong.
+    pub const USAGE: u8 = 64;
+    /// No node answers.
+    pub const UNAVAILABLE: u8 = 69;
+    /// The node failed.
+    pub const FAILED: u8 = 70;
+    /// Reading or writing here failed.
+    pub const IO: u8 = 74;
+    /// The outcome is not known.
+    pub const UNKNOWN: u8 = 75;
+    /// The answer is not understood.
+    pub const PROTOCOL: u8 = 76;
+    /// The token does not allow this.
+    pub const NO_RIGHTS: u8 = 77;
+    /// The configuration or the credentials cannot be used.
+    pub const CONFIG: u8 = 78;
+    /// Interrupted.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The cluster cannot be asked, or said no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Where the cluster is, or as whom to ask, is not known.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The node failed.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// Reading or writing here failed.
+    #[error("cannot read or write here")]
+    Io(#[source] io::Error),
+    /// The person said no.
+    #[error("not leased")]
+    Declined,
+    /// The person pressed Ctrl-C.
+    #[error("{0}")]
+    Interrupted(String),
+}
+
+impl CliError {
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => code::USAGE,
+            Self::Client(ClientError::Refused { problem }) if matches!(problem.status, 401 | 403) => code::NO_RIGHTS,
+            Self::Client(ClientError::Refused { .. }) | Self::Declined => code::REFUSED,
+            Self::Client(ClientError::Unreachable { .. }) => code::UNAVAILABLE,
+            Self::Client(ClientError::Unknown { .. }) => code::UNKNOWN,
+            Self::Client(ClientError::Garbled { .. }) => code::PROTOCOL,
+            Self::Client(ClientError::Setup(_)) => code::FAILED,
+            Self::Credentials(_) | Self::Config(_) => code::CONFIG,
+            Self::Daemon(error) => error.exit_code,
+            Self::Io(_) => code::IO,
+            Self::Interrupted(_) => code::INTERRUPTED,
+        }
+    }
+
+    /// The stable word of the failure, for programs.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Usage(_) => "usage",
+            Self::Client(ClientError::Refused { problem }) => &problem.code,
+            Self::Client(ClientError::Unreachable { .. }) => "unreachable",
+            Self::Client(ClientError::Unknown { .. }) => "outcome-unknown",
+            Self::Client(ClientError::Garbled { .. }) => "not-understood",
+            Self::Client(ClientError::Setup(_)) => "setup",
+            Self::Credentials(_) => "credentials",
+            Self::Config(_) => "configuration",
+            Self::Daemon(_) => "node-failed",
+            Self::Io(_) => "io",
+            Self::Declined => "declined",
+            Self::Interrupted(_) => "interrupted",
+        }
+        .to_owned()
+    }
+
+    /// The failure with its causes, for a person.
+    pub fn told(&self) -> String {
+        chain(self)
+    }
+
+    /// The failure, for a program.
+    pub fn json(&self) -> Value {
+        let mut error = json!({ "code": self.word(), "message": self.told(), "exit_code": self.exit_code() });
+        match self {
+            Self::Client(ClientError::Unknown { request, .. }) => error["request"] = json!(request),
+            Self::Client(ClientError::Refused { problem }) => error["problem"] = json!(problem),
+            _ => {}
+        }
+        json!({ "error": error })
+    }
+}
+
+/// An error and its causes, from the outside in.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,77 @@
+//! `holdfast logs`: what the work of a lease writes.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use holdfast_proto::id::LeaseId;
+
+use super::console::Console;
+use super::error::CliError;
+use crate::client::Client;
+use crate::wire::lease::{LeaseView, LogLine};
+
+/// Which lease.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Its id, such as lease-12.
+    pub lease: LeaseId,
+    /// Go on until the lease has ended.
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+/// Shows the output.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn logs(args: LogsArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let mut log = client.log(args.lease, args.follow);
+    let mut printer = Printer::new(args.lease);
+    loop {
+        let line = tokio::select! {
+            line = log.next() => line?,
+            _ = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(format!("{} goes on", args.lease))),
+        };
+        match line {
+            Some(line) => printer.print(&line, client, console).await?,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Prints lines of output; of a gang with the rank in front.
+pub struct Printer {
+    lease: LeaseId,
+    ranks: BTreeSet<u32>,
+    gang: Option<bool>,
+}
+
+impl Printer {
+    /// For one lease.
+    pub fn new(lease: LeaseId) -> Self {
+        Self { lease, ranks: BTreeSet::new(), gang: None }
+    }
+
+    /// Prints a line as the work wrote it: colours and all, for that is what was asked for.
+    ///
+    /// # Errors
+    /// When the other end is gone.
+    pub async fn print(&mut self, line: &LogLine, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+        if console.json {
+            return console.print_json(line);
+        }
+        if self.gang.is_none() {
+            let view = client.get::<LeaseView>(&format!("/v1/leases/{}?consistency=stale", self.lease)).await;
+            self.gang = Some(view.is_ok_and(|view| view.body.members.len() > 1));
+        }
+        self.ranks.insert(line.rank);
+        let mut text = match self.gang == Some(true) || self.ranks.len() > 1 {
+            true => format!("[{}] {}", line.rank, line.text),
+            false => line.text.clone(),
+        };
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        console.print(&text)
+    }
+}

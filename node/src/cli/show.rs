@@ -1,0 +1,153 @@
+//! `holdfast leases`, `show`, `release` and `renew`.
+
+use clap::Args;
+use holdfast_proto::id::{LeaseId, Name};
+use holdfast_proto::time::Span;
+use reqwest::Method;
+use serde_json::json;
+
+use super::console::Console;
+use super::error::CliError;
+use super::render::{self, word};
+use super::duration;
+use crate::client::Client;
+use crate::history::micros;
+use crate::wire::cluster::Applied;
+use crate::wire::lease::{LeaseList, LeaseRenewal, LeaseView};
+
+/// Which leases.
+#[derive(Debug, Args)]
+pub struct LeasesArgs {
+    /// Ended ones instead of live ones.
+    #[arg(long)]
+    pub ended: bool,
+    /// Only this tenant's.
+    #[arg(long)]
+    pub tenant: Option<Name>,
+    /// At most this many.
+    #[arg(long, default_value_t = 100)]
+    pub limit: u32,
+}
+
+/// A lease.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Its id, such as lease-12.
+    pub lease: LeaseId,
+}
+
+/// A lease and how much more time.
+#[derive(Debug, Args)]
+pub struct RenewArgs {
+    /// Its id, such as lease-12.
+    pub lease: LeaseId,
+    /// How much more, such as 1h.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
+    pub more: Span,
+}
+
+/// Lists leases.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let tenant = args.tenant.map(|tenant| format!("&tenant={tenant}")).unwrap_or_default();
+    let list: LeaseList = client.get(&format!("/v1/leases?ended={}&limit={}{tenant}", args.ended, args.limit)).await?.body;
+    console.show(&list, |console, list| {
+        let rows = list.leases.iter().map(|lease| {
+            vec![
+                lease.id.to_string(),
+                lease.tenant.to_string(),
+                status(lease),
+                asked(lease),
+                places(lease),
+                money(lease.charged_micros, &lease.currency),
+                lease.command.join(" "),
+            ]
+        });
+        render::table(console.width, &["lease", "tenant", "status", "devices", "on", "charged", "command"], rows)
+    })
+}
+
+/// Shows one lease.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn show(args: ShowArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let lease: LeaseView = client.get(&format!("/v1/leases/{}", args.lease)).await?.body;
+    console.show(&lease, told)
+}
+
+/// Gives a lease back.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let done: Applied = client.command(Method::DELETE, &format!("/v1/leases/{}", args.lease), &json!({})).await?.body;
+    console.show(&done, |_, _| format!("{} ends; its work is being stopped", args.lease))
+}
+
+/// Asks for more time.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn renew(args: RenewArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let order = LeaseRenewal { more_ms: args.more.0 };
+    let done: Applied = client.command(Method::POST, &format!("/v1/leases/{}/renew", args.lease), &order).await?.body;
+    console.show(&done, |_, _| format!("{} is {} longer", args.lease, args.more))
+}
+
+/// An amount with its currency.
+pub fn money(amount: u64, currency: &str) -> String {
+    format!("{} {currency}", micros(amount)).trim_end().to_owned()
+}
+
+fn told(console: &Console<'_>, lease: &LeaseView) -> String {
+    let when = |at: u64| render::when(at, &console.zone);
+    let mut text = render::fields(&[
+        ("lease", lease.id.to_string()),
+        ("tenant", lease.tenant.to_string()),
+        ("label", lease.label.as_ref().map(ToString::to_string).unwrap_or_default()),
+        ("status", format!("{} since {}", status(lease), when(lease.since_ms))),
+        ("waits", lease.waits_because.clone().unwrap_or_default()),
+        ("exit code", lease.exit_code.map(|code| code.to_string()).unwrap_or_default()),
+        ("devices", asked(lease)),
+        ("requested", when(lease.requested_ms)),
+        ("length", Span(lease.duration_ms).to_string()),
+        ("expires", lease.expires_ms.map(when).unwrap_or_default()),
+        ("plan", word(&lease.plan)),
+        ("if unheard", word(&lease.isolation)),
+        ("cap", lease.cap_micros.map(|cap| money(cap, &lease.currency)).unwrap_or_default()),
+        ("rate", lease.micros_per_hour.map(|rate| format!("{} an hour", money(rate, &lease.currency))).unwrap_or_default()),
+        ("charged", money(lease.charged_micros, &lease.currency)),
+        ("saved step", lease.checkpoint_step.map(|step| step.to_string()).unwrap_or_default()),
+        ("placement", if lease.epoch == 0 { String::new() } else { format!("epoch {}, start {}", lease.epoch, lease.attempt) }),
+        ("command", lease.command.join(" ")),
+    ]);
+    for member in &lease.members {
+        let devices: Vec<String> = member.devices.iter().map(ToString::to_string).collect();
+        let line = format!("  {} on {} (zone {}): {}\n", member.rank, member.label, member.zone, member.state);
+        text.push_str(&render::plain(line.trim_end()));
+        text.push_str(&format!("\n      {}\n", devices.join("\n      ")));
+    }
+    text
+}
+
+fn status(lease: &LeaseView) -> String {
+    match &lease.end_reason {
+        Some(reason) => format!("{} ({})", lease.status, word(reason)),
+        None => lease.status.clone(),
+    }
+}
+
+fn asked(lease: &LeaseView) -> String {
+    let models: Vec<&str> = lease.models.iter().map(Name::as_str).collect();
+    let models = if models.is_empty() { "any".to_owned() } else { models.join("|") };
+    format!("{}x{models}", lease.devices_min)
+}
+
+fn places(lease: &LeaseView) -> String {
+    let mut labels: Vec<&str> = lease.members.iter().map(|member| member.label.as_str()).collect();
+    labels.dedup();
+    labels.join(",")
+}

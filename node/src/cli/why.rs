@@ -1,0 +1,33 @@
+//! `holdfast why`: what happened to a lease, in words.
+
+use clap::Args;
+use holdfast_proto::id::LeaseId;
+
+use super::console::Console;
+use super::error::CliError;
+use super::render;
+use crate::client::Client;
+use crate::wire::event::LeaseHistory;
+
+/// Which lease.
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// Its id, such as lease-12.
+    pub lease: LeaseId,
+}
+
+/// Tells the history of a lease.
+///
+/// # Errors
+/// When the cluster cannot be asked, or says no.
+pub async fn why(args: WhyArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let history: LeaseHistory = client.get(&format!("/v1/leases/{}/events", args.lease)).await?.body;
+    console.show(&history, |console, history| {
+        let widest = history.lines.iter().map(|line| line.cursor.to_string().len()).max().unwrap_or(0);
+        let line = |line: &crate::wire::event::HistoryLine| {
+            let when = render::when(line.at_ms, &console.zone);
+            format!("{:>widest$}  {when}  {}\n", line.cursor.to_string(), render::plain(&line.text))
+        };
+        history.lines.iter().map(line).collect()
+    })
+}

@@ -1,0 +1,240 @@
+//! Streams that survive the node that serves them: events and output of work.
+//!
+//! The one rule: after a break, reading goes on strictly behind the last item that was given out.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use holdfast_proto::id::{Cursor, LeaseId};
+use reqwest::header::{ACCEPT, AUTHORIZATION};
+use serde::Deserialize;
+
+use super::{Client, ClientError, Try, judge};
+use crate::wire::event::CloudEvent;
+use crate::wire::lease::LogLine;
+
+/// Longest line of a stream.
+const LINE_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+/// Tries in a row, over all known nodes, before a stream is given up; a try lasts at least a pause.
+const ROUNDS_MAX: u32 = 60;
+/// Wait before a broken stream is opened again.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Silence after which an event stream counts as broken; bookmarks come every 10 s.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// What an event stream gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// An event.
+    Event(Box<CloudEvent>),
+    /// Nothing of interest happened up to here.
+    Bookmark(Cursor),
+    /// Events up to this position are gone; the stream goes on behind it.
+    Compacted(Cursor),
+}
+
+/// A connection broke, or carried what no line can be.
+struct Broken;
+
+/// Lines of NDJSON from one connection.
+struct Lines {
+    bytes: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
+    rest: Vec<u8>,
+    ready: VecDeque<Vec<u8>>,
+}
+
+impl Lines {
+    fn new(response: reqwest::Response) -> Self {
+        Self { bytes: response.bytes_stream().boxed(), rest: Vec::new(), ready: VecDeque::new() }
+    }
+
+    /// The next line; `Ok(None)` when the other side has closed in order.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+        loop {
+            if let Some(line) = self.ready.pop_front() {
+                return Ok(Some(line));
+            }
+            match self.bytes.next().await {
+                None => return Ok(None),
+                Some(Err(_)) => return Err(Broken),
+                Some(Ok(chunk)) => self.take(&chunk)?,
+            }
+        }
+    }
+
+    fn take(&mut self, chunk: &[u8]) -> Result<(), Broken> {
+        self.rest.extend_from_slice(chunk);
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let mut line: Vec<u8> = self.rest.drain(..=end).collect();
+            line.pop();
+            self.ready.push_back(line);
+        }
+        if self.rest.len() > LINE_BYTES_MAX { Err(Broken) } else { Ok(()) }
+    }
+}
+
+/// Events behind a position, for ever.
+pub struct Events<'a> {
+    client: &'a Client,
+    query: String,
+    after: Option<Cursor>,
+    lines: Option<Lines>,
+}
+
+#[derive(Deserialize)]
+struct Note {
+    note: String,
+    next: Cursor,
+}
+
+impl Client {
+    /// Opens the event stream. `query` holds further parameters (`topic=lease&lease=lease-12`), `after` where to begin; without it the
+    /// stream begins now.
+    pub fn events(&self, query: &str, after: Option<Cursor>) -> Events<'_> {
+        Events { client: self, query: query.to_owned(), after, lines: None }
+    }
+
+    /// Opens the output of a lease's work; `follow` reads on until the lease has ended.
+    pub fn log(&self, lease: LeaseId, follow: bool) -> Log<'_> {
+        Log { client: self, lease, follow, places: BTreeMap::new(), lines: None, done: false }
+    }
+
+    /// Opens a path as a stream of NDJSON at the first node that serves it.
+    async fn open(&self, path: &str) -> Result<Lines, ClientError> {
+        let mut source = None;
+        let mut reason = None;
+        for _ in 0..ROUNDS_MAX {
+            for address in self.addresses() {
+                let mut request = self.http.get(format!("https://{address}{path}")).header(ACCEPT, "application/x-ndjson");
+                if let Some(authorization) = &self.authorization {
+                    request = request.header(AUTHORIZATION, authorization.expose().clone());
+                }
+                match request.send().await {
+                    Ok(response) if response.status().is_success() => {
+                        self.learn(&address, response.headers());
+                        return Ok(Lines::new(response));
+                    }
+                    Ok(response) => match judge(response).await {
+                        Try::Refused(problem) => return Err(ClientError::Refused { problem }),
+                        Try::Maybe(text) => reason = Some(text),
+                        Try::Next(error) => source = error.or(source),
+                        Try::Done(_) => {}
+                    },
+                    Err(error) => source = Some(error.without_url()),
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let addresses = self.addresses();
+        match reason {
+            Some(reason) => Err(ClientError::Garbled { address: addresses.join(", "), reason }),
+            None => Err(ClientError::Unreachable { addresses, source }),
+        }
+    }
+}
+
+impl Events<'_> {
+    /// Where to go on later: everything up to here was given out.
+    pub fn position(&self) -> Option<Cursor> {
+        self.after
+    }
+
+    /// The next item.
+    ///
+    /// # Errors
+    /// When the request is refused, or no node serves it for a long while.
+    pub async fn next(&mut self) -> Result<Item, ClientError> {
+        loop {
+            if self.lines.is_none() {
+                let after = self.after.map(|after| format!("&after={after}")).unwrap_or_default();
+                self.lines = Some(self.client.open(&format!("/v1/events?{}{after}", self.query)).await?);
+            }
+            let Some(lines) = &mut self.lines else { continue };
+            match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
+                Ok(Ok(Some(line))) => {
+                    if let Some(item) = self.read(&line)? {
+                        return Ok(item);
+                    }
+                }
+                _ => {
+                    self.lines = None;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, line: &[u8]) -> Result<Option<Item>, ClientError> {
+        if let Ok(note) = serde_json::from_slice::<Note>(line) {
+            self.after = Some(note.next);
+            return Ok(match note.note.as_str() {
+                "bookmark" => Some(Item::Bookmark(note.next)),
+                "compacted" => {
+                    self.lines = None;
+                    Some(Item::Compacted(note.next))
+                }
+                _ => None,
+            });
+        }
+        let event: CloudEvent = serde_json::from_slice(line).map_err(|error| ClientError::Garbled {
+            address: self.client.addresses().join(", "),
+            reason: error.to_string(),
+        })?;
+        self.after = Some(event.id);
+        Ok(Some(Item::Event(Box::new(event))))
+    }
+}
+
+/// The output of a lease's work.
+pub struct Log<'a> {
+    client: &'a Client,
+    lease: LeaseId,
+    follow: bool,
+    places: BTreeMap<u32, (u32, u64)>,
+    lines: Option<Lines>,
+    done: bool,
+}
+
+impl Log<'_> {
+    /// The next line; `None` at the end.
+    ///
+    /// # Errors
+    /// When the request is refused, or no node serves it for a long while.
+    pub async fn next(&mut self) -> Result<Option<LogLine>, ClientError> {
+        while !self.done {
+            if self.lines.is_none() {
+                self.lines = Some(self.client.open(&self.path()).await?);
+            }
+            let Some(lines) = &mut self.lines else { continue };
+            match lines.next().await {
+                Ok(Some(line)) => {
+                    let Ok(line) = serde_json::from_slice::<LogLine>(&line) else { continue };
+                    self.places.insert(line.rank, (line.epoch, line.position));
+                    return Ok(Some(line));
+                }
+                Ok(None) => self.done = true,
+                Err(Broken) => {
+                    self.lines = None;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads on behind the last line, also after the end.
+    pub fn reopen(&mut self) {
+        self.lines = None;
+        self.done = false;
+    }
+
+    fn path(&self) -> String {
+        let places = self.places.iter().map(|(rank, (epoch, position))| format!("{rank}:{epoch}:{position}"));
+        let after = places.collect::<Vec<_>>().join(",");
+        let after = if after.is_empty() { after } else { format!("&after={after}") };
+        format!("/v1/leases/{}/logs?follow={}{after}", self.lease, self.follow)
+    }
+}

@@ -1,0 +1,128 @@
+//! Tokens and tenants as operators order and see them.
+
+use std::fmt;
+
+use holdfast_proto::id::{Name, NodeId, TokenId};
+use holdfast_proto::node::NodeRole;
+use holdfast_proto::tenant::Role;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// An order for a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TokenOrder {
+    /// Admits one node, once.
+    Join {
+        /// `replica`, `worker` or `witness`.
+        #[schema(value_type = String)]
+        role: NodeRole,
+        /// Life; 15 minutes when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        life_ms: Option<u64>,
+    },
+    /// Speaks for a person or a program.
+    Access {
+        /// `operator`, `tenant`, `subscriber` or `read-only`.
+        #[schema(value_type = String)]
+        role: Role,
+        /// The tenant that it is bound to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        tenant: Option<Name>,
+        /// The project that its leases belong to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        project: Option<Name>,
+        /// What it is for, for people.
+        #[serde(default)]
+        note: String,
+        /// Life; it works until it is revoked when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        life_ms: Option<u64>,
+    },
+}
+
+/// A token that was made. Its text is shown this once.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenMade {
+    /// Public part.
+    #[schema(value_type = String)]
+    pub id: TokenId,
+    /// The whole token, with its secret.
+    pub token: String,
+    /// When it stops working.
+    pub expires_ms: Option<u64>,
+    /// What to type on the machine that joins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_line: Option<String>,
+}
+
+impl fmt::Debug for TokenMade {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "TokenMade {{ id: {}, token: [secret] }}", self.id)
+    }
+}
+
+/// A token without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenView {
+    /// Public part.
+    #[schema(value_type = String)]
+    pub id: TokenId,
+    /// `access` or `join`.
+    pub kind: String,
+    /// What it allows.
+    pub role: String,
+    /// The tenant that it is bound to.
+    #[schema(value_type = Option<String>)]
+    pub tenant: Option<Name>,
+    /// The project that its leases belong to.
+    #[schema(value_type = Option<String>)]
+    pub project: Option<Name>,
+    /// What it is for.
+    pub note: String,
+    /// When it was made.
+    pub created_ms: u64,
+    /// When it stops working.
+    pub expires_ms: Option<u64>,
+    /// `valid`, `expired`, `revoked` or `used`.
+    pub state: String,
+    /// The node that it admitted.
+    #[schema(value_type = Option<String>)]
+    pub used_by: Option<NodeId>,
+}
+
+/// A list of tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenList {
+    /// Tokens, newest first.
+    pub tokens: Vec<TokenView>,
+}
+
+/// What a tenant may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantOrder {
+    /// Most devices in all its live leases together.
+    pub devices_max: u32,
+}
+
+/// A tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TenantView {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub tenant: Name,
+    /// Most devices in all its live leases together.
+    pub devices_max: u32,
+    /// Devices of its live leases, waiting ones too.
+    pub devices_held: u32,
+}
+
+/// A list of tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TenantList {
+    /// Tenants, ordered by name.
+    pub tenants: Vec<TenantView>,
+}
