@@ -1,0 +1,178 @@
+//! Streams: events and output of work.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use holdfast_proto::command::Command;
+use holdfast_proto::id::Cursor;
+use reqwest::Method;
+
+use super::world::{World, name, shown};
+use crate::api::Limits;
+use crate::client::stream::Item;
+use crate::wire::event::EventPage;
+use crate::wire::lease::{LeaseAccepted, LeaseOrder};
+
+fn note(world: &World, text: &str) {
+    world.operate(Command::Annotate { subject: name("tests"), text: text.to_owned() });
+}
+
+/// Reads a stream until it ends or a text was seen.
+async fn read_until(response: reqwest::Response, seen: &str) -> String {
+    let mut text = String::new();
+    let mut bytes = response.bytes_stream();
+    while let Some(chunk) = bytes.next().await {
+        text.push_str(&String::from_utf8_lossy(&chunk.unwrap()));
+        if text.contains(seen) {
+            break;
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_stream_resumes_strictly_behind_its_last_event_on_a_node_without_a_leader() {
+    let world = World::start().await;
+    for at in 0..5 {
+        note(&world, &format!("note {at}"));
+    }
+    world.leaderless.store(true, Ordering::SeqCst);
+    let http = world.http();
+    let open = || http.get(world.url("/v1/events?after=0")).header("authorization", shown(&world.operator));
+    let whole = read_until(open().send().await.unwrap(), "note 4").await;
+    let ids: Vec<&str> = whole.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    let place = ids.iter().position(|_| true).unwrap();
+    assert_eq!(place, 0);
+    // The event that carries `note 2`, and what follows it.
+    let (before, _) = whole.split_once("note 2").unwrap();
+    let last = before.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap();
+    let rest = read_until(open().header("last-event-id", last).send().await.unwrap(), "note 4").await;
+    assert!(!rest.contains("note 2") && rest.contains("note 3"), "{rest}");
+    assert!(whole.contains("event: bookmark") && rest.contains("\"specversion\":\"1.0\""));
+}
+
+#[tokio::test]
+async fn every_event_is_given_once_and_in_order_across_pages_and_streams() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let mut stream = client.events("", Some(Cursor::default()));
+    let mut streamed = Vec::new();
+    for round in 0..30 {
+        note(&world, &format!("round {round}"));
+    }
+    while !streamed.last().is_some_and(|(_, text): &(Cursor, String)| text.contains("round 29")) {
+        if let Item::Event(event) = stream.next().await.unwrap() {
+            streamed.push((event.id, serde_json::to_string(&event.data).unwrap()));
+        }
+    }
+    let mut paged = Vec::new();
+    let mut after = Cursor::default();
+    loop {
+        let page: EventPage = client.get(&format!("/v1/events?limit=7&after={after}")).await.unwrap().body;
+        paged.extend(page.events.iter().map(|event| (event.id, serde_json::to_string(&event.data).unwrap())));
+        after = page.next;
+        if page.end {
+            break;
+        }
+    }
+    assert!(streamed.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert_eq!(streamed, paged);
+}
+
+#[tokio::test]
+async fn a_position_that_is_gone_is_told_and_the_client_goes_on_behind_it() {
+    let world = World::start().await;
+    for at in 0..5 {
+        note(&world, &format!("note {at}"));
+    }
+    let through = Cursor { index: 5, sub: 0 };
+    world.compact(through);
+    let client = world.client(Some(&world.operator));
+    let error = client.get::<EventPage>("/v1/events?limit=5&after=0").await.unwrap_err();
+    assert_eq!(error.problem().unwrap().code, "compacted");
+    let mut stream = client.events("", Some(Cursor::default()));
+    let mut compacted = None;
+    loop {
+        match stream.next().await.unwrap() {
+            Item::Compacted(next) => compacted = Some(next),
+            Item::Event(event) => {
+                assert!(event.id > through);
+                break;
+            }
+            Item::Bookmark(_) => {}
+        }
+    }
+    assert_eq!(compacted, Some(through));
+}
+
+#[tokio::test]
+async fn a_quiet_or_filtered_stream_tells_where_it_is() {
+    let world = World::start_with(Limits { bookmark_every: Duration::from_millis(20), ..Limits::default() }).await;
+    let client = world.client(Some(&world.operator));
+    let mut stream = client.events("topic=billing", Some(Cursor { index: 3, sub: u32::MAX }));
+    for at in 0..10 {
+        note(&world, &format!("note {at}"));
+    }
+    let last = world.state_cursor();
+    loop {
+        match stream.next().await.unwrap() {
+            Item::Bookmark(at) if at == last => break,
+            Item::Bookmark(_) => {}
+            other => panic!("{other:?} is not about bills"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_read_is_told_and_loses_nothing() {
+    let limits = Limits { queue_batches: 1, slow_after: Duration::from_millis(50), ..Limits::default() };
+    let world = World::start_with(limits).await;
+    let text = "x".repeat(4_000);
+    for _ in 0..3_000 {
+        note(&world, &text);
+    }
+    let http = world.http();
+    let open = http.get(world.url("/v1/events?after=0")).header("authorization", shown(&world.operator));
+    let response = open.send().await.unwrap();
+    // Nobody reads until the queue and the socket's buffers have been full for longer than the limit.
+    let mut streams = world.open_streams();
+    while streams > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        streams = world.open_streams();
+    }
+    let whole = read_until(response, "event: too-slow").await;
+    let ids: Vec<Cursor> = whole.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
+    let (told, given) = ids.split_last().unwrap();
+    assert_eq!(Some(told), given.last(), "the stream says to go on behind the last event that it gave");
+}
+
+#[tokio::test]
+async fn output_of_work_is_followed_to_its_end() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let order = LeaseOrder::new(1, 60_000, vec!["true".to_owned()]);
+    let lease = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order).await.unwrap().body.lease;
+    let mut log = client.log(lease, true);
+    let reader = async {
+        let mut lines = Vec::new();
+        while let Some(line) = log.next().await.unwrap() {
+            lines.push((line.position, line.text));
+        }
+        lines
+    };
+    let writer = async {
+        let epoch = world.run(lease);
+        world.write(lease, epoch, "one\ntw", false);
+        world.write(lease, epoch, "o\nthree", false);
+        world.finish(lease, 0);
+    };
+    let (lines, ()) = tokio::join!(reader, writer);
+    let expected = [(4, "one\n"), (8, "two\n"), (13, "three")];
+    assert_eq!(lines, expected.map(|(position, text)| (position, text.to_owned())));
+
+    let raw = world.http().get(world.url(&format!("/v1/leases/{lease}/logs?after=0:1:4"))).header("authorization", shown(&world.operator));
+    assert_eq!(raw.send().await.unwrap().text().await.unwrap(), "two\nthree");
+}
