@@ -24,7 +24,9 @@ pub struct Bearer {
 
 /// A text that is not an access token. It does not say what the text was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is not an access token (those begin with `hfa.`): copy the whole token again, or make one with `holdfast token create`")]
+#[error(
+    "this is not an access token (those begin with `hfa.`): copy the whole token again, or make one with `holdfast token create`"
+)]
 pub struct BearerError;
 
 impl Bearer {
@@ -32,7 +34,10 @@ impl Bearer {
     pub fn draw(entropy: &dyn Entropy) -> Self {
         let mut secret = [0; SECRET_BYTES];
         entropy.fill(&mut secret);
-        Self { id: TokenId(entropy.random_u64()), secret: Secret::new(secret) }
+        Self {
+            id: TokenId(entropy.random_u64()),
+            secret: Secret::new(secret),
+        }
     }
 
     /// Digest of the secret: all that the log ever holds of it.
@@ -47,7 +52,11 @@ impl Bearer {
 
     /// The whole token, to print it once, store it for its owner, or send it.
     pub fn reveal(&self) -> Secret<String> {
-        Secret::new(format!("{PREFIX}.{:016x}.{}", self.id.0, hex::encode(self.secret.expose())))
+        Secret::new(format!(
+            "{PREFIX}.{:016x}.{}",
+            self.id.0,
+            hex::encode(self.secret.expose())
+        ))
     }
 }
 
@@ -56,14 +65,18 @@ impl FromStr for Bearer {
 
     fn from_str(text: &str) -> Result<Self, BearerError> {
         let mut parts = text.trim().split('.');
-        let (Some(PREFIX), Some(id), Some(secret), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        let (Some(PREFIX), Some(id), Some(secret), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
             return Err(BearerError);
         };
         let mut id_bytes = [0; 8];
         hex::decode_to_slice(id, &mut id_bytes).map_err(|_| BearerError)?;
         let mut bytes = [0; SECRET_BYTES];
         hex::decode_to_slice(secret, &mut bytes).map_err(|_| BearerError)?;
-        Ok(Self { id: TokenId(u64::from_be_bytes(id_bytes)), secret: Secret::new(bytes) })
+        Ok(Self {
+            id: TokenId(u64::from_be_bytes(id_bytes)),
+            secret: Secret::new(bytes),
+        })
     }
 }
 
@@ -92,7 +105,14 @@ mod tests {
     #[test]
     fn texts_that_are_not_tokens_are_refused_without_being_repeated() {
         let marker = "7f3a7f3a7f3a7f3a";
-        for text in ["", "hfa", "hfa..", &format!("hfa.{marker}.{marker}"), &format!("hf1.{marker}.{}", "a".repeat(64)), "hfa.ä.b"] {
+        for text in [
+            "",
+            "hfa",
+            "hfa..",
+            &format!("hfa.{marker}.{marker}"),
+            &format!("hf1.{marker}.{}", "a".repeat(64)),
+            "hfa.ä.b",
+        ] {
             let error = text.parse::<Bearer>().unwrap_err();
             assert!(!error.to_string().contains(marker));
         }

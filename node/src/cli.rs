@@ -161,10 +161,15 @@ pub fn main(daemon: &dyn Daemon) -> ExitCode {
 /// Runs one command line; gives the exit code.
 pub fn run(arguments: Vec<OsString>, daemon: &dyn Daemon, console: &mut Console<'_>) -> u8 {
     // A misspelt command line is answered as JSON too when that was asked for.
-    console.json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
+    console.json = arguments
+        .iter()
+        .take_while(|argument| *argument != "--")
+        .any(|argument| argument == "--json");
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => return console.print(&error.to_string()).map_or(code::IO, |()| code::DONE),
+        Err(error) if !error.use_stderr() => {
+            return console.print(&error.to_string()).map_or(code::IO, |()| code::DONE);
+        }
         Err(error) => return console.fail(&CliError::Usage(error.to_string().trim_end().to_owned())),
     };
     console.json = cli.json;
@@ -196,7 +201,10 @@ fn perform(command: Command, daemon: &dyn Daemon, console: &mut Console<'_>) -> 
 
 /// Runs a command that talks to a cluster.
 fn talk(command: Command, console: &mut Console<'_>) -> Result<u8, CliError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Io)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(CliError::Io)?;
     runtime.block_on(async {
         let client = console.client()?;
         let result = speak(command, &client, console).await;

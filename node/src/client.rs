@@ -148,7 +148,14 @@ impl Client {
             value.set_sensitive(true);
             Some(Secret::new(value))
         });
-        Ok(Self { http, addresses: Mutex::new(addresses), authorization, clock, entropy, patience: PATIENCE })
+        Ok(Self {
+            http,
+            addresses: Mutex::new(addresses),
+            authorization,
+            clock,
+            entropy,
+            patience: PATIENCE,
+        })
     }
 
     /// Sets how long one request is tried for.
@@ -165,7 +172,10 @@ impl Client {
 
     /// Draws a request id.
     pub fn draw_request(&self) -> RequestId {
-        RequestId { client_ms: self.clock.wall_ms(), random: self.entropy.random_u64() }
+        RequestId {
+            client_ms: self.clock.wall_ms(),
+            random: self.entropy.random_u64(),
+        }
     }
 
     /// Reads.
@@ -173,7 +183,13 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`] but `Unknown`.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
-        self.call(Call { method: Method::GET, path, body: None, request: None }).await
+        self.call(Call {
+            method: Method::GET,
+            path,
+            body: None,
+            request: None,
+        })
+        .await
     }
 
     /// Asks something that changes nothing, such as a quote.
@@ -181,14 +197,25 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`] but `Unknown`.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Answer<T>, ClientError> {
-        self.call(Call { method: Method::POST, path, body: Some(json(body)), request: None }).await
+        self.call(Call {
+            method: Method::POST,
+            path,
+            body: Some(json(body)),
+            request: None,
+        })
+        .await
     }
 
     /// Issues a command under a new request id.
     ///
     /// # Errors
     /// Any [`ClientError`].
-    pub async fn command<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<Answer<T>, ClientError> {
+    pub async fn command<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer<T>, ClientError> {
         self.command_as(self.draw_request(), method, path, body).await
     }
 
@@ -203,20 +230,38 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<Answer<T>, ClientError> {
-        self.call(Call { method, path, body: Some(json(body)), request: Some(request) }).await
+        self.call(Call {
+            method,
+            path,
+            body: Some(json(body)),
+            request: Some(request),
+        })
+        .await
     }
 
     async fn call<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<Answer<T>, ClientError> {
         let (address, response) = self.send(&call).await?;
         let index = header(response.headers(), INDEX);
-        let garbled = |reason: String| ClientError::Garbled { address: address.clone(), reason };
+        let garbled = |reason: String| ClientError::Garbled {
+            address: address.clone(),
+            reason,
+        };
         let bytes = match (response.bytes().await, call.request) {
             (Ok(bytes), _) => bytes,
-            (Err(error), Some(request)) => return Err(ClientError::Unknown { request, reason: error.to_string() }),
+            (Err(error), Some(request)) => {
+                return Err(ClientError::Unknown {
+                    request,
+                    reason: error.to_string(),
+                });
+            }
             (Err(error), None) => return Err(garbled(error.to_string())),
         };
         let body = serde_json::from_slice(&bytes).map_err(|error| garbled(error.to_string()))?;
-        Ok(Answer { body, index, request: call.request })
+        Ok(Answer {
+            body,
+            index,
+            request: call.request,
+        })
     }
 
     /// Tries the nodes in turn until one answers, it is refused, or patience ends.
@@ -240,7 +285,10 @@ impl Client {
             if self.clock.boot_ms().saturating_sub(begun) >= self.patience.as_millis().try_into().unwrap_or(u64::MAX) {
                 return Err(match (maybe, call.request) {
                     (Some(reason), Some(request)) => ClientError::Unknown { request, reason },
-                    (Some(reason), None) => ClientError::Garbled { address: addresses.join(", "), reason },
+                    (Some(reason), None) => ClientError::Garbled {
+                        address: addresses.join(", "),
+                        reason,
+                    },
                     (None, _) => ClientError::Unreachable { addresses, source },
                 });
             }
@@ -253,7 +301,10 @@ impl Client {
     }
 
     async fn attempt(&self, address: &str, call: &Call<'_>) -> Try {
-        let mut request = self.http.request(call.method.clone(), format!("https://{address}{}", call.path)).timeout(TRY_TIMEOUT);
+        let mut request = self
+            .http
+            .request(call.method.clone(), format!("https://{address}{}", call.path))
+            .timeout(TRY_TIMEOUT);
         request = request.header(ACCEPT, "application/json");
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization.expose().clone());
@@ -262,7 +313,9 @@ impl Client {
             request = request.header(REQUEST_ID, id.to_string());
         }
         if let Some(body) = &call.body {
-            request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body.clone());
+            request = request
+                .header(reqwest::header::CONTENT_TYPE, "application/json")
+                .body(body.clone());
         }
         match request.send().await {
             Ok(response) if response.status().is_success() => Try::Done(response),
@@ -274,7 +327,9 @@ impl Client {
 
     /// Takes over the nodes that an answer names, behind the one that gave it.
     fn learn(&self, answered: &str, headers: &HeaderMap) {
-        let Some(named) = headers.get(NODES).and_then(|value| value.to_str().ok()) else { return };
+        let Some(named) = headers.get(NODES).and_then(|value| value.to_str().ok()) else {
+            return;
+        };
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = vec![answered.to_owned()];
         for address in named.split(',').map(str::to_owned).chain(addresses.drain(..)) {

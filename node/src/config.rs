@@ -158,13 +158,19 @@ impl Default for ApiConfig {
 
 impl Default for EventConfig {
     fn default() -> Self {
-        Self { retention_days: 30, retention_mib: 10 * 1_024 }
+        Self {
+            retention_days: 30,
+            retention_mib: 10 * 1_024,
+        }
     }
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info".to_owned(), json: false }
+        Self {
+            filter: "info".to_owned(),
+            json: false,
+        }
     }
 }
 
@@ -198,8 +204,14 @@ impl Config {
     /// When the file cannot be read, or holds what is not known.
     pub fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source })
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Limits of the HTTP interface.
@@ -226,17 +238,29 @@ mod tests {
 
     #[test]
     fn a_key_that_is_not_known_is_refused_by_its_name() {
-        for text in ["datta = \"/x\"", "[node]\nzome = \"b\"", "[apo]", "[log]\nfilter = 3", "timing = \"fast\""] {
+        for text in [
+            "datta = \"/x\"",
+            "[node]\nzome = \"b\"",
+            "[apo]",
+            "[log]\nfilter = 3",
+            "timing = \"fast\"",
+        ] {
             assert!(toml::from_str::<Config>(text).is_err(), "{text}");
         }
-        let error = toml::from_str::<Config>("[node]\nzome = \"b\"").unwrap_err().to_string();
+        let error = toml::from_str::<Config>("[node]\nzome = \"b\"")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("zome") && error.contains("zone"), "{error}");
     }
 
     #[test]
     fn what_is_set_is_taken() {
-        let config: Config = toml::from_str("data = \"/d\"\ntiming = \"wan\"\n[node]\nport = 1\n[api]\nstreams_max = 2").unwrap();
-        assert_eq!((config.data.as_path(), config.timing, config.node.port), (Path::new("/d"), Timing::Wan, 1));
+        let config: Config =
+            toml::from_str("data = \"/d\"\ntiming = \"wan\"\n[node]\nport = 1\n[api]\nstreams_max = 2").unwrap();
+        assert_eq!(
+            (config.data.as_path(), config.timing, config.node.port),
+            (Path::new("/d"), Timing::Wan, 1)
+        );
         assert_eq!(config.limits().streams_max, 2);
     }
 }

@@ -42,23 +42,38 @@ fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
         Event::LeaseActivated { attempt, .. } if attempt.0 > 1 => "all members run again; the meter runs".to_owned(),
         Event::LeaseActivated { .. } => "all members run; the meter runs".to_owned(),
         Event::LeaseFrozen { node, .. } => {
-            format!("{} cannot be heard; the work counts as frozen and the meter stands", named(*node))
+            format!(
+                "{} cannot be heard; the work counts as frozen and the meter stands",
+                named(*node)
+            )
         }
-        Event::LeaseThawed { node, .. } => format!("{} is heard again; the work goes on and the meter runs", named(*node)),
+        Event::LeaseThawed { node, .. } => {
+            format!("{} is heard again; the work goes on and the meter runs", named(*node))
+        }
         Event::LeaseMigrating { reason, .. } => format!("it waits for another place: {reason}"),
         Event::LeaseEnding { reason, .. } => format!("it must end: {}", end_sentence(*reason)),
         Event::LeaseEnded { reason, exit_code, .. } => match exit_code {
             Some(code) => format!("it has ended ({}), exit code {code}", end_sentence(*reason)),
             None => format!("it has ended ({})", end_sentence(*reason)),
         },
-        Event::LeaseRenewed { duration, .. } => format!("more time was granted: it is {duration} long from its first start"),
+        Event::LeaseRenewed { duration, .. } => {
+            format!("more time was granted: it is {duration} long from its first start")
+        }
         Event::LeaseCharged(line) => {
             let charged = holdfast_proto::time::Span(line.until.since(line.from).0.saturating_sub(line.unpaid.0));
-            format!("{} charged for {charged} at {} an hour", micros(line.amount_micros), micros(line.micros_per_hour))
+            format!(
+                "{} charged for {charged} at {} an hour",
+                micros(line.amount_micros),
+                micros(line.micros_per_hour)
+            )
         }
         Event::CheckpointCommitted { checkpoint, .. } => {
             let holders: Vec<String> = checkpoint.holders.iter().map(|node| named(*node)).collect();
-            format!("its state at step {} is saved, held by {}", checkpoint.step, list(&holders))
+            format!(
+                "its state at step {} is saved, held by {}",
+                checkpoint.step,
+                list(&holders)
+            )
         }
         _ => return None,
     })
@@ -66,11 +81,25 @@ fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
 
 fn placement_sentence(event: &Event, named: Named<'_>) -> Option<String> {
     Some(match event {
-        Event::PlacementCommitted { epoch, token, allocations, restore, micros_per_hour, .. } => {
-            let resumed = restore.as_ref().map_or(String::new(), |saved| format!(", to resume from step {}", saved.step));
+        Event::PlacementCommitted {
+            epoch,
+            token,
+            allocations,
+            restore,
+            micros_per_hour,
+            ..
+        } => {
+            let resumed = restore
+                .as_ref()
+                .map_or(String::new(), |saved| format!(", to resume from step {}", saved.step));
             format!(
                 "it was given {} (epoch {epoch}, token {token}, {} an hour){resumed}",
-                list(&allocations.iter().map(|member| place(member, named)).collect::<Vec<_>>()),
+                list(
+                    &allocations
+                        .iter()
+                        .map(|member| place(member, named))
+                        .collect::<Vec<_>>()
+                ),
                 micros(*micros_per_hour)
             )
         }
@@ -78,9 +107,14 @@ fn placement_sentence(event: &Event, named: Named<'_>) -> Option<String> {
         Event::StartAccepted { attempt, .. } => format!("every member is prepared: start {attempt} may begin"),
         Event::AllocationStarted { node, attempt, .. } => format!("it runs on {} (start {attempt})", named(*node)),
         Event::AllocationExited { node, exit, .. } => format!("on {} it {}", named(*node), ended_how(exit)),
-        Event::AttemptEnded { attempt, .. } => format!("start {attempt} is over; it waits for the next start in its place"),
+        Event::AttemptEnded { attempt, .. } => {
+            format!("start {attempt} is over; it waits for the next start in its place")
+        }
         Event::AllocationEnded { node, epoch, .. } => {
-            format!("nothing of epoch {epoch} is left on {}; its devices are free", named(*node))
+            format!(
+                "nothing of epoch {epoch} is left on {}; its devices are free",
+                named(*node)
+            )
         }
         _ => return None,
     })
@@ -88,17 +122,26 @@ fn placement_sentence(event: &Event, named: Named<'_>) -> Option<String> {
 
 fn node_sentence(event: &Event, named: Named<'_>) -> Option<String> {
     Some(match event {
-        Event::NodeJoined { spec, .. } => format!("node {} joined zone {} from {}", spec.label, spec.zone, spec.address),
+        Event::NodeJoined { spec, .. } => {
+            format!("node {} joined zone {} from {}", spec.label, spec.zone, spec.address)
+        }
         Event::NodeRegistered { node, .. } => format!("the daemon of {} has started", named(*node)),
         Event::InventoryReported { node, inventory } => {
             format!("{} reported {}", named(*node), devices(inventory.devices.len()))
         }
         Event::NodeUnreachable { node, .. } => format!("{} cannot be heard", named(*node)),
-        Event::NodeLost { node, .. } => format!("the lease of {} has run out: its work is stopped or frozen", named(*node)),
+        Event::NodeLost { node, .. } => format!(
+            "the lease of {} has run out: its work is stopped or frozen",
+            named(*node)
+        ),
         Event::NodeReturned { node, work, .. } => {
             format!("{} is heard again, with {} of its leases", named(*node), work.len())
         }
-        Event::NodeCordoned { node, cordoned: true, reason } => match reason.is_empty() {
+        Event::NodeCordoned {
+            node,
+            cordoned: true,
+            reason,
+        } => match reason.is_empty() {
             true => format!("{} takes no new work", named(*node)),
             false => format!("{} takes no new work: {reason}", named(*node)),
         },
@@ -109,8 +152,12 @@ fn node_sentence(event: &Event, named: Named<'_>) -> Option<String> {
             let grade = format!("{:?}", edge.grade).to_lowercase();
             format!("device {} of {} is {grade}: {}", edge.device, named(*node), edge.reason)
         }
-        Event::RollupReported { node, rollups } => format!("{} reported a minute of {}", named(*node), devices(rollups.len())),
-        Event::ClockSuspected { node, offset_ms } => format!("the clock of {} is {offset_ms} ms off the others'", named(*node)),
+        Event::RollupReported { node, rollups } => {
+            format!("{} reported a minute of {}", named(*node), devices(rollups.len()))
+        }
+        Event::ClockSuspected { node, offset_ms } => {
+            format!("the clock of {} is {offset_ms} ms off the others'", named(*node))
+        }
         _ => return None,
     })
 }
@@ -119,12 +166,17 @@ fn cluster_sentence(event: &Event, named: Named<'_>) -> String {
     match event {
         Event::ClusterInitialized { cluster, era } => format!("cluster {cluster} began, era {era}"),
         Event::VotersChanged { voters } => {
-            format!("voters are {}", list(&voters.iter().map(|node| named(*node)).collect::<Vec<_>>()))
+            format!(
+                "voters are {}",
+                list(&voters.iter().map(|node| named(*node)).collect::<Vec<_>>())
+            )
         }
         Event::JoinTokenCreated(token) => format!("join token {} was made", token.token),
         Event::AccessTokenCreated(token) => format!("access token {} was made", token.token),
         Event::TokenRevoked { token } => format!("token {token} was revoked"),
-        Event::TenantSet { tenant, quota } => format!("tenant {tenant} may hold {}", devices(quota.devices_max as usize)),
+        Event::TenantSet { tenant, quota } => {
+            format!("tenant {tenant} may hold {}", devices(quota.devices_max as usize))
+        }
         Event::TariffSet(tariff) => format!("prices of version {} are in force", tariff.version),
         Event::StateHashRecorded { at, .. } => format!("the state up to {at} was hashed"),
         Event::MachineLevelRaised { level } => format!("rules of level {level} are in force"),
@@ -209,21 +261,36 @@ mod tests {
 
     #[test]
     fn sentences_name_nodes_by_their_labels_and_strangers_by_their_ids() {
-        let started = |node| Event::AllocationStarted { lease: LeaseId::from_index(3), epoch: Epoch(1), attempt: Attempt(1), node };
+        let started = |node| Event::AllocationStarted {
+            lease: LeaseId::from_index(3),
+            epoch: Epoch(1),
+            attempt: Attempt(1),
+            node,
+        };
         assert_eq!(told(started(NodeId(1))), "it runs on n1 (start 1)");
         assert_eq!(told(started(NodeId(2))), "it runs on n-0000000000000002 (start 1)");
     }
 
     #[test]
     fn an_end_tells_its_reason_and_its_code() {
-        let ended = |exit_code| Event::LeaseEnded { lease: LeaseId::from_index(3), reason: EndReason::Failed, exit_code };
+        let ended = |exit_code| Event::LeaseEnded {
+            lease: LeaseId::from_index(3),
+            reason: EndReason::Failed,
+            exit_code,
+        };
         assert_eq!(told(ended(Some(3))), "it has ended (failed), exit code 3");
         assert_eq!(told(ended(None)), "it has ended (failed)");
     }
 
     #[test]
     fn amounts_keep_every_digit_that_counts() {
-        for (amount, text) in [(0, "0.00"), (1, "0.000001"), (2_500_000, "2.50"), (60_000_000, "60.00"), (123_456, "0.123456")] {
+        for (amount, text) in [
+            (0, "0.00"),
+            (1, "0.000001"),
+            (2_500_000, "2.50"),
+            (60_000_000, "60.00"),
+            (123_456, "0.123456"),
+        ] {
             assert_eq!(micros(amount), text);
         }
         assert_eq!(micros(u64::MAX), "18446744073709.551615");

@@ -30,10 +30,10 @@ pub mod net;
 pub mod api;
 /// Access tokens.
 pub mod bearer;
-/// Talking to a cluster.
-pub mod client;
 /// The command line.
 pub mod cli;
+/// Talking to a cluster.
+pub mod client;
 /// The node's configuration.
 pub mod config;
 /// Events in words.

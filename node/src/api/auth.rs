@@ -53,7 +53,11 @@ pub struct Caller {
 impl Caller {
     /// The bearer, as a command names it.
     pub fn principal(&self) -> Principal {
-        Principal::Bearer { token: self.token, role: self.role, tenant: self.tenant.clone() }
+        Principal::Bearer {
+            token: self.token,
+            role: self.role,
+            tenant: self.tenant.clone(),
+        }
     }
 
     /// Whether the bearer sees every tenant.
@@ -97,7 +101,11 @@ impl FromRequestParts<Api> for Caller {
 }
 
 /// Lets a request through when its token satisfies what the endpoint needs.
-pub async fn require(State((api, needs)): State<(Api, Needs)>, mut request: Request, next: Next) -> Result<Response, Failure> {
+pub async fn require(
+    State((api, needs)): State<(Api, Needs)>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Failure> {
     if needs != Needs::Nothing {
         let bearer = shown(request.headers())?;
         let caller = identify(&api, &bearer).await?;
@@ -122,7 +130,9 @@ pub fn shown(headers: &HeaderMap) -> Result<Bearer, Failure> {
     });
     let malformed = |detail: String| Failure::new(StatusCode::UNAUTHORIZED, code::TOKEN_MALFORMED, detail);
     let token = text.ok_or_else(|| malformed("the Authorization header is not `Bearer` and a token".to_owned()))?;
-    token.parse().map_err(|error: crate::bearer::BearerError| malformed(error.to_string()))
+    token
+        .parse()
+        .map_err(|error: crate::bearer::BearerError| malformed(error.to_string()))
 }
 
 fn missing() -> Failure {
@@ -153,14 +163,23 @@ pub fn judge(state: &Machine, bearer: &Bearer, now: Timestamp) -> Result<Caller,
     let digest = access.map(|access| access.token.secret).unwrap_or_default();
     let proven = bearer.proves(&digest);
     let Some(access) = access.filter(|_| proven) else {
-        let detail = format!("token {} is not valid here: copy the whole token again, or ask an operator for one", bearer.id);
+        let detail = format!(
+            "token {} is not valid here: copy the whole token again, or ask an operator for one",
+            bearer.id
+        );
         return refuse("token-unknown", detail);
     };
     if access.revoked {
-        return refuse("token-revoked", format!("token {} was revoked; ask an operator for a new one", bearer.id));
+        return refuse(
+            "token-revoked",
+            format!("token {} was revoked; ask an operator for a new one", bearer.id),
+        );
     }
     if access.token.expires.is_some_and(|expires| expires <= now) {
-        let detail = format!("token {} has expired; ask an operator for a new one (`holdfast token create`)", bearer.id);
+        let detail = format!(
+            "token {} has expired; ask an operator for a new one (`holdfast token create`)",
+            bearer.id
+        );
         return refuse("token-expired", detail);
     }
     Ok(Caller {

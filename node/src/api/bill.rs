@@ -61,7 +61,11 @@ pub async fn bill(
 
 /// The positions of a lease's charges, by the position that opened each stretch.
 async fn charges(api: &Api, lease: holdfast_proto::id::LeaseId) -> Result<BTreeMap<Cursor, Cursor>, Failure> {
-    let records = api.parts().committed.lease_events(lease, Cursor::default(), EXPLAIN_EVENTS_MAX).await?;
+    let records = api
+        .parts()
+        .committed
+        .lease_events(lease, Cursor::default(), EXPLAIN_EVENTS_MAX)
+        .await?;
     let charged = records.iter().filter_map(|record| match &record.event {
         Event::LeaseCharged(line) => Some((line.opened_at, record.cursor)),
         _ => None,

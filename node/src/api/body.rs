@@ -22,11 +22,16 @@ impl<T: DeserializeOwned> FromRequest<Api> for Posted<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, Failure> {
-        let bytes = Bytes::from_request(request, api).await.map_err(|rejection| unreadable(api, &rejection))?;
+        let bytes = Bytes::from_request(request, api)
+            .await
+            .map_err(|rejection| unreadable(api, &rejection))?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(text).map(Self).map_err(|error| {
             let place = format!("line {}, column {}", error.line(), error.column());
-            Failure::bad_request(format!("the body is not what this endpoint takes ({place}): {}", plain(&error)))
+            Failure::bad_request(format!(
+                "the body is not what this endpoint takes ({place}): {}",
+                plain(&error)
+            ))
         })
     }
 }
@@ -43,8 +48,14 @@ fn unreadable(api: &Api, rejection: &BytesRejection) -> Failure {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
-    match text.strip_prefix("invalid type: ").or(text.strip_prefix("invalid value: ")) {
-        Some(rest) => rest.rsplit_once(", ").map_or("a value of another type was expected", |(_, expected)| expected).to_owned(),
+    match text
+        .strip_prefix("invalid type: ")
+        .or(text.strip_prefix("invalid value: "))
+    {
+        Some(rest) => rest
+            .rsplit_once(", ")
+            .map_or("a value of another type was expected", |(_, expected)| expected)
+            .to_owned(),
         None => text.to_owned(),
     }
 }
@@ -60,12 +71,17 @@ impl FromRequestParts<Api> for Named {
             Some(value) => {
                 let text = value.to_str().unwrap_or_default();
                 text.parse().map(Self).map_err(|_| {
-                    Failure::bad_request("Holdfast-Request-Id is not milliseconds since 1970, a hyphen and 16 hexadecimal digits")
+                    Failure::bad_request(
+                        "Holdfast-Request-Id is not milliseconds since 1970, a hyphen and 16 hexadecimal digits",
+                    )
                 })
             }
             None => {
                 let seams = api.parts();
-                Ok(Self(RequestId { client_ms: seams.clock.wall_ms(), random: seams.entropy.random_u64() }))
+                Ok(Self(RequestId {
+                    client_ms: seams.clock.wall_ms(),
+                    random: seams.entropy.random_u64(),
+                }))
             }
         }
     }

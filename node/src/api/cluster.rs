@@ -32,8 +32,20 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
         leader: leadership.leader,
         term: leadership.term,
         voters: state.cluster.voters.clone(),
-        nodes: count(state.nodes.values().filter(|node| node.status != NodeStatus::Removed).count()),
-        nodes_ready: count(state.nodes.values().filter(|node| node.status == NodeStatus::Ready).count()),
+        nodes: count(
+            state
+                .nodes
+                .values()
+                .filter(|node| node.status != NodeStatus::Removed)
+                .count(),
+        ),
+        nodes_ready: count(
+            state
+                .nodes
+                .values()
+                .filter(|node| node.status == NodeStatus::Ready)
+                .count(),
+        ),
         devices: count(state.devices.len()),
         devices_free: count(state.devices.values().filter(|slot| slot.is_free()).count()),
         leases: count(live().count()),
@@ -57,7 +69,10 @@ pub async fn note(
     Named(request): Named,
     Posted(order): Posted<NoteOrder>,
 ) -> Result<Response, Failure> {
-    let command = Command::Annotate { subject: order.subject, text: order.text };
+    let command = Command::Annotate {
+        subject: order.subject,
+        text: order.text,
+    };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -84,11 +99,16 @@ pub async fn set_tariff(
     Named(request): Named,
     Posted(order): Posted<TariffView>,
 ) -> Result<Response, Failure> {
-    Ok(issue(&api, &caller, request, Command::SetTariff(order.tariff)).await?.applied())
+    Ok(issue(&api, &caller, request, Command::SetTariff(order.tariff))
+        .await?
+        .applied())
 }
 
 /// The currency of a tariff; empty when there is none.
 pub fn currency_of(state: &Machine, tariff: u32) -> String {
-    let known = state.tariffs.get(&tariff).or_else(|| state.tariffs.get(&state.cluster.tariff));
+    let known = state
+        .tariffs
+        .get(&tariff)
+        .or_else(|| state.tariffs.get(&state.cluster.tariff));
     known.map(|tariff| tariff.currency.clone()).unwrap_or_default()
 }

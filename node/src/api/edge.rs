@@ -19,7 +19,11 @@ const NODES_NAMED_MAX: usize = 7;
 
 /// Serves within the limits, counts, and says who served.
 pub async fn bound(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let path = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("none", MatchedPath::as_str)
+        .to_owned();
     let method = request.method().clone();
     let mut response = serve(&api, request, next).await;
     api.requests.count(&method, &path, response.status());
@@ -62,12 +66,18 @@ pub async fn harden(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
 /// Where the voters are reached.
 fn reached(state: &Machine) -> String {
     let voters = state.cluster.voters.iter().filter_map(|id| state.nodes.get(id));
-    voters.take(NODES_NAMED_MAX).map(|node| node.spec.address.to_string()).collect::<Vec<_>>().join(",")
+    voters
+        .take(NODES_NAMED_MAX)
+        .map(|node| node.spec.address.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }

@@ -58,14 +58,27 @@ pub async fn events(
     Query(query): Query<EventQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let filter = Filter::new(caller, query.topic.as_deref(), query.lease.as_deref(), query.tenant.as_deref(), query.node.as_deref())?;
+    let filter = Filter::new(
+        caller,
+        query.topic.as_deref(),
+        query.lease.as_deref(),
+        query.tenant.as_deref(),
+        query.node.as_deref(),
+    )?;
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let after: Option<Cursor> = resumed.or(query.after.as_deref()).map(str::parse).transpose()?;
     if let Some(limit) = query.limit {
         return page(&api, filter, after.unwrap_or_default(), limit).await;
     }
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let form = if accept.contains("application/x-ndjson") { Form::Lines } else { Form::ServerSent };
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let form = if accept.contains("application/x-ndjson") {
+        Form::Lines
+    } else {
+        Form::ServerSent
+    };
     let after = after.unwrap_or_else(|| api.parts().committed.state().cluster.cursor);
     stream::open(&api, filter, form, after)
 }
@@ -74,7 +87,11 @@ async fn page(api: &Api, mut filter: Filter, after: Cursor, limit: usize) -> Res
     let limit = limit.clamp(1, PAGE_MAX);
     let reading = stale(api);
     let committed = &api.parts().committed;
-    let mut page = EventPage { events: Vec::new(), next: after, end: false };
+    let mut page = EventPage {
+        events: Vec::new(),
+        next: after,
+        end: false,
+    };
     let mut looked_at = 0;
     while page.events.len() < limit && looked_at < PAGE_SCAN_MAX {
         let records = committed.events(page.next, PAGE_MAX).await?;

@@ -43,6 +43,11 @@ pub fn member_log(
     follow: bool,
 ) -> RequestBuilder {
     let after = format!("{rank}:{epoch}:{position}");
-    let url = format!("https://{address}/v1/leases/{lease}/logs?rank={rank}&epoch={epoch}&after={after}&follow={follow}&consistency=stale");
-    peers.get(url).header(FORWARDED, "1").header(ACCEPT, "application/x-ndjson")
+    let url = format!(
+        "https://{address}/v1/leases/{lease}/logs?rank={rank}&epoch={epoch}&after={after}&follow={follow}&consistency=stale"
+    );
+    peers
+        .get(url)
+        .header(FORWARDED, "1")
+        .header(ACCEPT, "application/x-ndjson")
 }

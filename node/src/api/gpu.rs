@@ -42,16 +42,34 @@ pub async fn grade(
     let device: DeviceId = id.parse()?;
     let state = api.parts().committed.state();
     let slot = state.devices.get(&device).ok_or_else(|| {
-        Failure::new(StatusCode::NOT_FOUND, "device-unknown", format!("there is no device {device}; `holdfast gpus` lists them"))
+        Failure::new(
+            StatusCode::NOT_FOUND,
+            "device-unknown",
+            format!("there is no device {device}; `holdfast gpus` lists them"),
+        )
     })?;
-    let edge = HealthEdge { device, grade: order.grade, xid: None, reason: order.reason };
-    Ok(issue(&api, &caller, request, Command::GradeDevice { node: slot.node, edge }).await?.applied())
+    let edge = HealthEdge {
+        device,
+        grade: order.grade,
+        xid: None,
+        reason: order.reason,
+    };
+    Ok(
+        issue(&api, &caller, request, Command::GradeDevice { node: slot.node, edge })
+            .await?
+            .applied(),
+    )
 }
 
 fn view(state: &Machine, slot: &Slot, caller: &Caller) -> GpuView {
     let node = state.nodes.get(&slot.node);
     let holder = slot.holder.map(|holder| holder.lease);
-    let seen = holder.filter(|lease| state.leases.get(lease).is_some_and(|lease| caller.sees(&lease.requested.tenant)));
+    let seen = holder.filter(|lease| {
+        state
+            .leases
+            .get(lease)
+            .is_some_and(|lease| caller.sees(&lease.requested.tenant))
+    });
     GpuView {
         id: slot.device.id,
         kind: slot.device.kind,

@@ -20,10 +20,18 @@ pub async fn healthz() -> &'static str {
     responses((status = 200, description = "It serves", body = Readiness), (status = 503, description = "It does not", body = Readiness)))]
 pub async fn readyz(State(api): State<Api>) -> Response {
     match fresh(&api).await {
-        Ok(_) => Json(Readiness { ready: true, reason: None }).into_response(),
+        Ok(_) => Json(Readiness {
+            ready: true,
+            reason: None,
+        })
+        .into_response(),
         Err(failure) => {
             let reason = Some(failure.problem().detail.clone());
-            (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { ready: false, reason })).into_response()
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Json(Readiness { ready: false, reason }),
+            )
+                .into_response()
         }
     }
 }

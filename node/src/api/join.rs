@@ -28,8 +28,10 @@ pub async fn join(
         Err(AdmitError::Refused { rejection, index }) => Err(Failure::refused(rejection, Some(index))),
         Err(AdmitError::Malformed { reason }) => Err(Failure::bad_request(reason)),
         Err(AdmitError::Unknown { reason }) => Err(Failure::unknown(request, &reason)),
-        Err(error @ AdmitError::NotHere) => {
-            Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, code::NOT_HERE, error.to_string()))
-        }
+        Err(error @ AdmitError::NotHere) => Err(Failure::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            code::NOT_HERE,
+            error.to_string(),
+        )),
     }
 }

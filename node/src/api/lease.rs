@@ -45,10 +45,22 @@ pub async fn create(
     Posted(order): Posted<LeaseOrder>,
 ) -> Result<Response, Failure> {
     let tenant = tenant_of(&caller, order.tenant.clone())?;
-    let done = issue(&api, &caller, request, Command::CreateLease(Box::new(command(order, tenant)))).await?;
+    let done = issue(
+        &api,
+        &caller,
+        request,
+        Command::CreateLease(Box::new(command(order, tenant))),
+    )
+    .await?;
     // The id is the log index of the request, also when an earlier copy of it was the one that took effect.
     let lease = LeaseId::from_index(done.index);
-    let mut response = done.answer(StatusCode::CREATED, &LeaseAccepted { lease, index: done.index });
+    let mut response = done.answer(
+        StatusCode::CREATED,
+        &LeaseAccepted {
+            lease,
+            index: done.index,
+        },
+    );
     if let Ok(place) = format!("/v1/leases/{lease}").parse() {
         response.headers_mut().insert(LOCATION, place);
     }
@@ -58,9 +70,9 @@ pub async fn create(
 /// Who pays: the token's tenant, or the one that an operator names.
 pub fn tenant_of(caller: &Caller, named: Option<TenantId>) -> Result<TenantId, Failure> {
     match (&caller.tenant, named) {
-        (Some(own), Some(named)) if *own != named && caller.role != Role::Operator => {
-            Err(Failure::not_allowed(format!("this token is of tenant {own}; it cannot order for {named}")))
-        }
+        (Some(own), Some(named)) if *own != named && caller.role != Role::Operator => Err(Failure::not_allowed(
+            format!("this token is of tenant {own}; it cannot order for {named}"),
+        )),
         (_, Some(named)) => Ok(named),
         (Some(own), None) => Ok(own.clone()),
         (None, None) => "default".parse().map_err(Failure::from),
@@ -126,7 +138,10 @@ pub async fn list(caller: Caller, reading: Reading, Query(query): Query<ListQuer
     let all: Vec<&Lease> = state.leases.values().map(AsRef::as_ref).collect();
     for lease in all.into_iter().rev() {
         let of = &lease.requested.tenant;
-        if lease.status.is_ended() == query.ended && caller.sees(of) && tenant.as_ref().is_none_or(|wanted| wanted == of) {
+        if lease.status.is_ended() == query.ended
+            && caller.sees(of)
+            && tenant.as_ref().is_none_or(|wanted| wanted == of)
+        {
             leases.push(view(state, lease));
         }
         if leases.len() >= limit {
@@ -157,7 +172,9 @@ pub async fn release(
     Path(id): Path<String>,
 ) -> Result<Response, Failure> {
     let lease = id.parse()?;
-    Ok(issue(&api, &caller, request, Command::ReleaseLease { lease }).await?.applied())
+    Ok(issue(&api, &caller, request, Command::ReleaseLease { lease })
+        .await?
+        .applied())
 }
 
 /// Asks for more time.
@@ -171,7 +188,10 @@ pub async fn renew(
     Path(id): Path<String>,
     Posted(renewal): Posted<LeaseRenewal>,
 ) -> Result<Response, Failure> {
-    let command = Command::RenewLease { lease: id.parse()?, more: Span(renewal.more_ms) };
+    let command = Command::RenewLease {
+        lease: id.parse()?,
+        more: Span(renewal.more_ms),
+    };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -230,7 +250,9 @@ pub fn view(state: &Machine, lease: &Lease) -> LeaseView {
         duration_ms: lease.duration.0,
         expires_ms: lease.expires.map(|at| at.0),
         devices_min: requested.request.devices_min,
-        devices: placement.filter(|_| !lease.status.is_ended()).map_or(0, |placement| placement.devices()),
+        devices: placement
+            .filter(|_| !lease.status.is_ended())
+            .map_or(0, |placement| placement.devices()),
         models: requested.request.models.clone(),
         plan: requested.terms.plan,
         isolation: requested.terms.isolation,
@@ -241,14 +263,17 @@ pub fn view(state: &Machine, lease: &Lease) -> LeaseView {
         command: requested.workload.command.clone(),
         epoch: lease.epoch.0,
         attempt: placement.map_or(0, |placement| placement.attempt.0),
-        members: placement.map(|placement| placement.members.iter().map(|of| member(state, of)).collect()).unwrap_or_default(),
+        members: placement
+            .map(|placement| placement.members.iter().map(|of| member(state, of)).collect())
+            .unwrap_or_default(),
         checkpoint_step: lease.checkpoints.last().map(|checkpoint| checkpoint.step),
     }
 }
 
 fn member(state: &Machine, member: &Member) -> MemberView {
     let node = state.nodes.get(&member.allocation.node);
-    let text = |of: &dyn Fn(&holdfast_storage::machine::state::Node) -> String| node.map(|node| of(node)).unwrap_or_default();
+    let text =
+        |of: &dyn Fn(&holdfast_storage::machine::state::Node) -> String| node.map(|node| of(node)).unwrap_or_default();
     MemberView {
         rank: member.allocation.rank,
         node: member.allocation.node,

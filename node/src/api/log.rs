@@ -67,7 +67,11 @@ pub async fn logs(
     let (out, lines) = channel(LINES_QUEUED);
     let forwarded = headers.contains_key(FORWARDED);
     // The node that passes the request on has looked the lease up already; this replica may know a little less.
-    let reading = if forwarded { stale(&api) } else { super::read::fresh(&api).await? };
+    let reading = if forwarded {
+        stale(&api)
+    } else {
+        super::read::fresh(&api).await?
+    };
     let lease = caller.lease(&reading.state, &id)?;
     let follow = Follow {
         api: api.clone(),
@@ -86,7 +90,11 @@ pub async fn logs(
         });
     } else {
         if lease.placement.is_none() && !query.follow {
-            let detail = format!("{} was not started yet; `holdfast why {}` says why", lease.id(), lease.id());
+            let detail = format!(
+                "{} was not started yet; `holdfast why {}` says why",
+                lease.id(),
+                lease.id()
+            );
             return Err(Failure::new(StatusCode::NOT_FOUND, code::LOG_ABSENT, detail));
         }
         tokio::spawn(async move {
@@ -98,9 +106,16 @@ pub async fn logs(
 }
 
 fn answer(reading: &Reading, headers: &HeaderMap, lines: Receiver<LogLine>) -> Response {
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let structured = accept.contains("application/x-ndjson");
-    let kind = if structured { "application/x-ndjson" } else { "text/plain; charset=utf-8" };
+    let kind = if structured {
+        "application/x-ndjson"
+    } else {
+        "text/plain; charset=utf-8"
+    };
     let text = ReceiverStream::new(lines).map(move |line: LogLine| {
         let text = match structured {
             true => serde_json::to_string(&line).unwrap_or_default() + "\n",
@@ -119,12 +134,20 @@ fn places(text: &str) -> Result<BTreeMap<u32, Place>, Failure> {
     text.split(',')
         .map(|place| {
             let mut parts = place.split(':');
-            let (Some(rank), Some(epoch), Some(position), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+            let (Some(rank), Some(epoch), Some(position), None) =
+                (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
                 return Err(wrong());
             };
             let rank = rank.parse().map_err(|_| wrong())?;
             let epoch = epoch.parse().map(Epoch).map_err(|_| wrong())?;
-            Ok((rank, Place { epoch, position: position.parse().map_err(|_| wrong())? }))
+            Ok((
+                rank,
+                Place {
+                    epoch,
+                    position: position.parse().map_err(|_| wrong())?,
+                },
+            ))
         })
         .collect()
 }

@@ -34,7 +34,12 @@ impl Requests {
     }
 
     fn write(&self, out: &mut String) {
-        family(out, "holdfast_http_requests_total", "counter", "Answers given, by endpoint and status.");
+        family(
+            out,
+            "holdfast_http_requests_total",
+            "counter",
+            "Answers given, by endpoint and status.",
+        );
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for ((method, path, status), count) in counts.iter() {
             let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{status}\"");
@@ -51,17 +56,35 @@ pub async fn metrics(State(api): State<Api>) -> Response {
     api.requests.write(&mut out);
 
     family(&mut out, "holdfast_http_in_flight", "gauge", "Requests being served.");
-    let busy = parts.limits.in_flight_max.saturating_sub(api.in_flight.available_permits());
+    let busy = parts
+        .limits
+        .in_flight_max
+        .saturating_sub(api.in_flight.available_permits());
     sample(&mut out, "holdfast_http_in_flight", "", busy as u64);
-    family(&mut out, "holdfast_http_streams", "gauge", "Event and log streams open.");
+    family(
+        &mut out,
+        "holdfast_http_streams",
+        "gauge",
+        "Event and log streams open.",
+    );
     let open = parts.limits.streams_max.saturating_sub(api.streams.available_permits());
     sample(&mut out, "holdfast_http_streams", "", open as u64);
 
     let leadership = parts.standing.leadership();
     family(&mut out, "holdfast_raft_term", "gauge", "Term that this replica is in.");
     sample(&mut out, "holdfast_raft_term", "", leadership.term);
-    family(&mut out, "holdfast_raft_is_leader", "gauge", "1 on the node that leads.");
-    sample(&mut out, "holdfast_raft_is_leader", "", u64::from(leadership.leader == Some(parts.node)));
+    family(
+        &mut out,
+        "holdfast_raft_is_leader",
+        "gauge",
+        "1 on the node that leads.",
+    );
+    sample(
+        &mut out,
+        "holdfast_raft_is_leader",
+        "",
+        u64::from(leadership.leader == Some(parts.node)),
+    );
     write_state(&mut out, &parts.committed.state());
     for source in &parts.metrics {
         source.write(&mut out);
@@ -70,7 +93,12 @@ pub async fn metrics(State(api): State<Api>) -> Response {
 }
 
 fn write_state(out: &mut String, state: &Machine) {
-    family(out, "holdfast_applied_index", "gauge", "Log index of the last entry applied here.");
+    family(
+        out,
+        "holdfast_applied_index",
+        "gauge",
+        "Log index of the last entry applied here.",
+    );
     sample(out, "holdfast_applied_index", "", state.applied.index);
 
     let mut leases: BTreeMap<&str, u64> = BTreeMap::new();
@@ -78,25 +106,52 @@ fn write_state(out: &mut String, state: &Machine) {
         *leases.entry(status_name(lease.status)).or_default() += 1;
     }
     family(out, "holdfast_leases", "gauge", "Live leases by status.");
-    let all = [LeaseStatus::Pending, LeaseStatus::Placed, LeaseStatus::Starting, LeaseStatus::Active, LeaseStatus::Frozen, LeaseStatus::Migrating];
+    let all = [
+        LeaseStatus::Pending,
+        LeaseStatus::Placed,
+        LeaseStatus::Starting,
+        LeaseStatus::Active,
+        LeaseStatus::Frozen,
+        LeaseStatus::Migrating,
+    ];
     for status in all.map(status_name).into_iter().chain(["ending"]) {
-        sample(out, "holdfast_leases", &format!("status=\"{status}\""), leases.get(status).copied().unwrap_or(0));
+        sample(
+            out,
+            "holdfast_leases",
+            &format!("status=\"{status}\""),
+            leases.get(status).copied().unwrap_or(0),
+        );
     }
 
     family(out, "holdfast_nodes", "gauge", "Nodes by status, removed ones apart.");
-    let statuses = [("joined", NodeStatus::Joined), ("ready", NodeStatus::Ready), ("unreachable", NodeStatus::Unreachable), ("lost", NodeStatus::Lost)];
+    let statuses = [
+        ("joined", NodeStatus::Joined),
+        ("ready", NodeStatus::Ready),
+        ("unreachable", NodeStatus::Unreachable),
+        ("lost", NodeStatus::Lost),
+    ];
     for (word, status) in statuses {
         let count = state.nodes.values().filter(|node| node.status == status).count();
         sample(out, "holdfast_nodes", &format!("status=\"{word}\""), count as u64);
     }
 
-    family(out, "holdfast_devices", "gauge", "Devices of present nodes by model, and whether a lease may have them now.");
+    family(
+        out,
+        "holdfast_devices",
+        "gauge",
+        "Devices of present nodes by model, and whether a lease may have them now.",
+    );
     let mut devices: BTreeMap<(&str, bool), u64> = BTreeMap::new();
     for slot in state.devices.values() {
         *devices.entry((slot.device.model.as_str(), slot.is_free())).or_default() += 1;
     }
     for ((model, free), count) in devices {
-        sample(out, "holdfast_devices", &format!("model=\"{model}\",free=\"{free}\""), count);
+        sample(
+            out,
+            "holdfast_devices",
+            &format!("model=\"{model}\",free=\"{free}\""),
+            count,
+        );
     }
 }
 

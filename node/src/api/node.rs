@@ -42,7 +42,11 @@ pub async fn cordon(
     Posted(order): Posted<CordonOrder>,
 ) -> Result<Response, Failure> {
     let node = find(&api.parts().committed.state(), &name)?;
-    let command = Command::CordonNode { node, cordoned: true, reason: order.reason };
+    let command = Command::CordonNode {
+        node,
+        cordoned: true,
+        reason: order.reason,
+    };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -57,7 +61,11 @@ pub async fn uncordon(
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
     let node = find(&api.parts().committed.state(), &name)?;
-    let command = Command::CordonNode { node, cordoned: false, reason: String::new() };
+    let command = Command::CordonNode {
+        node,
+        cordoned: false,
+        reason: String::new(),
+    };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -72,7 +80,9 @@ pub async fn remove(
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
     let node = find(&api.parts().committed.state(), &name)?;
-    Ok(issue(&api, &caller, request, Command::RemoveNode { node }).await?.applied())
+    Ok(issue(&api, &caller, request, Command::RemoveNode { node })
+        .await?
+        .applied())
 }
 
 /// The node with this id, or with this label among those present.
@@ -83,19 +93,33 @@ pub fn find(state: &Machine, name: &str) -> Result<NodeId, Failure> {
             false => Err(Failure::refused(Rejection::NodeUnknown { node }, None)),
         };
     }
-    let labelled = |node: &&std::sync::Arc<Node>| node.status != NodeStatus::Removed && node.spec.label.as_str() == name;
-    state.nodes.values().find(labelled).map(|node| node.spec.node).ok_or_else(|| {
-        let shown: String = name.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        let detail = format!("there is no node `{shown}`; `holdfast nodes` lists them");
-        Failure::new(axum::http::StatusCode::NOT_FOUND, "node-unknown", detail)
-    })
+    let labelled =
+        |node: &&std::sync::Arc<Node>| node.status != NodeStatus::Removed && node.spec.label.as_str() == name;
+    state
+        .nodes
+        .values()
+        .find(labelled)
+        .map(|node| node.spec.node)
+        .ok_or_else(|| {
+            let shown: String = name
+                .chars()
+                .take(64)
+                .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+                .collect();
+            let detail = format!("there is no node `{shown}`; `holdfast nodes` lists them");
+            Failure::new(axum::http::StatusCode::NOT_FOUND, "node-unknown", detail)
+        })
 }
 
 fn view(state: &Machine, node: &Node, leader: Option<NodeId>) -> NodeView {
     let id = node.spec.node;
     let own = |slot: &&std::sync::Arc<holdfast_storage::machine::state::Slot>| slot.node == id;
     let count = |free: bool| {
-        let slots = state.devices.values().filter(own).filter(|slot| !free || slot.is_free());
+        let slots = state
+            .devices
+            .values()
+            .filter(own)
+            .filter(|slot| !free || slot.is_free());
         u32::try_from(slots.count()).unwrap_or(u32::MAX)
     };
     let inventory = node.inventory.as_ref();

@@ -3,12 +3,12 @@
 use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use utoipa::{PartialSchema, ToSchema};
 use utoipa::openapi::path::{HttpMethod, Operation};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Paths, Ref, ResponseBuilder,
 };
+use utoipa::{PartialSchema, ToSchema};
 
 use super::auth::Needs;
 use super::route::{Route, table};
@@ -24,10 +24,17 @@ pub async fn document() -> Response {
 /// Builds the document.
 pub fn openapi() -> OpenApi {
     let mut paths = Paths::new();
-    let mut components = ComponentsBuilder::new().schema(Problem::name(), Problem::schema()).security_scheme(
-        "bearer",
-        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("hfa").build()),
-    );
+    let mut components = ComponentsBuilder::new()
+        .schema(Problem::name(), Problem::schema())
+        .security_scheme(
+            "bearer",
+            SecurityScheme::Http(
+                HttpBuilder::new()
+                    .scheme(HttpAuthScheme::Bearer)
+                    .bearer_format("hfa")
+                    .build(),
+            ),
+        );
     for route in table() {
         for (name, schema) in &route.schemas {
             components = components.schema(name.clone(), schema.clone());
@@ -40,7 +47,9 @@ pub fn openapi() -> OpenApi {
             InfoBuilder::new()
                 .title("Holdfast")
                 .version(env!("CARGO_PKG_VERSION"))
-                .description(Some("Leases GPUs. Times are milliseconds of UTC, money is micro-units of the tariff's currency."))
+                .description(Some(
+                    "Leases GPUs. Times are milliseconds of UTC, money is micro-units of the tariff's currency.",
+                ))
                 .build(),
         )
         .paths(paths)
@@ -51,12 +60,17 @@ pub fn openapi() -> OpenApi {
 /// Adds what is the same for all endpoints: who may call, and how failures look.
 fn documented(route: Route) -> (String, HttpMethod, Operation) {
     let mut operation = route.operation;
-    let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let problem = ContentBuilder::new()
+        .schema(Some(Ref::from_schema_name("Problem")))
+        .build();
     let response = ResponseBuilder::new()
         .description("Refused or failed; the code says how")
         .content("application/problem+json", problem)
         .build();
-    operation.responses.responses.insert("default".to_owned(), response.into());
+    operation
+        .responses
+        .responses
+        .insert("default".to_owned(), response.into());
     if route.needs != Needs::Nothing {
         operation.security = Some(vec![SecurityRequirement::new("bearer", Vec::<String>::new())]);
     }

@@ -53,7 +53,8 @@ impl Failure {
 
     /// The command may or may not take effect.
     pub fn unknown(request: RequestId, reason: &str) -> Self {
-        let detail = format!("the request may or may not take effect ({reason}); send it again with the same request id");
+        let detail =
+            format!("the request may or may not take effect ({reason}); send it again with the same request id");
         let mut failure = Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN, detail);
         failure.0.request = Some(request.to_string());
         failure
@@ -145,7 +146,12 @@ mod tests {
 
     #[test]
     fn a_refusal_carries_its_code_its_index_and_its_values() {
-        let failure = Failure::refused(Rejection::LeaseUnknown { lease: LeaseId::from_index(4) }, Some(9));
+        let failure = Failure::refused(
+            Rejection::LeaseUnknown {
+                lease: LeaseId::from_index(4),
+            },
+            Some(9),
+        );
         let json = serde_json::to_value(failure.problem()).unwrap();
         assert_eq!(json["code"], "lease-unknown");
         assert_eq!(json["status"], 404);
@@ -156,7 +162,10 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_names_the_request_to_send_again() {
-        let request = RequestId { client_ms: 5, random: 6 };
+        let request = RequestId {
+            client_ms: 5,
+            random: 6,
+        };
         let failure = Failure::unknown(request, "no leader");
         assert_eq!(failure.problem().request.as_deref(), Some("5-0000000000000006"));
         assert_eq!(failure.problem().status, 503);

@@ -23,7 +23,11 @@ use crate::wire::lease::{LeaseOrder, Offer, Quote};
 /// Prices an order. Nothing is reserved by it.
 #[utoipa::path(post, path = "/v1/quotes", tag = "leases", request_body = LeaseOrder,
     responses((status = 200, description = "What it would cost", body = Quote)))]
-pub async fn quote(State(api): State<Api>, caller: Caller, Posted(order): Posted<LeaseOrder>) -> Result<Response, Failure> {
+pub async fn quote(
+    State(api): State<Api>,
+    caller: Caller,
+    Posted(order): Posted<LeaseOrder>,
+) -> Result<Response, Failure> {
     tenant_of(&caller, order.tenant.clone())?;
     let reading = fresh(&api).await?;
     let quote = price(&reading.state, &order).map_err(|rejection| Failure::refused(rejection, None))?;
@@ -40,28 +44,54 @@ pub fn price(state: &Machine, order: &LeaseOrder) -> Result<Quote, Rejection> {
         allowed,
     };
     if order.devices == 0 || order.devices > LEASE_DEVICES_MAX {
-        return Err(out_of_range("devices", order.devices.into(), format!("1 to {LEASE_DEVICES_MAX}")));
+        return Err(out_of_range(
+            "devices",
+            order.devices.into(),
+            format!("1 to {LEASE_DEVICES_MAX}"),
+        ));
     }
     if !(LEASE_DURATION_MS_MIN..=LEASE_DURATION_MS_MAX).contains(&order.duration_ms) {
         let allowed = format!("{} to {}", Span(LEASE_DURATION_MS_MIN), Span(LEASE_DURATION_MS_MAX));
         return Err(out_of_range("duration", order.duration_ms, allowed));
     }
     let present = models(state);
-    let wanted = if order.models.is_empty() { present.clone() } else { order.models.clone() };
+    let wanted = if order.models.is_empty() {
+        present.clone()
+    } else {
+        order.models.clone()
+    };
     let known: Vec<Name> = wanted.iter().filter(|model| present.contains(model)).cloned().collect();
     if known.is_empty() {
-        return Err(Rejection::ModelUnknown { asked: order.models.clone(), present });
+        return Err(Rejection::ModelUnknown {
+            asked: order.models.clone(),
+            present,
+        });
     }
-    let empty = Tariff { version: 0, currency: String::new(), prices: Vec::new() };
+    let empty = Tariff {
+        version: 0,
+        currency: String::new(),
+        prices: Vec::new(),
+    };
     let tariff = state.tariffs.get(&state.cluster.tariff).map_or(&empty, |tariff| tariff);
-    let offers = known.iter().map(|model| offer(state, tariff, order, model)).collect::<Result<Vec<_>, _>>()?;
+    let offers = known
+        .iter()
+        .map(|model| offer(state, tariff, order, model))
+        .collect::<Result<Vec<_>, _>>()?;
     let dearest = offers.iter().map(|offer| offer.total_micros).max().unwrap_or(0);
     let most_micros = order.cap_micros.map_or(dearest, |cap| cap.min(dearest));
-    Ok(Quote { currency: tariff.currency.clone(), tariff: tariff.version, offers, most_micros })
+    Ok(Quote {
+        currency: tariff.currency.clone(),
+        tariff: tariff.version,
+        offers,
+        most_micros,
+    })
 }
 
 fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> Result<Offer, Rejection> {
-    let price = tariff.prices.iter().find(|price| price.model == *model && price.plan == order.plan);
+    let price = tariff
+        .prices
+        .iter()
+        .find(|price| price.model == *model && price.plan == order.plan);
     let price = price.ok_or_else(|| Rejection::PriceUnknown { model: model.clone() })?;
     let rate = price.micros_per_device_hour.checked_mul(order.devices.into());
     let total = rate.and_then(|rate| amount_micros(Span(order.duration_ms), rate));
@@ -73,7 +103,11 @@ fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> 
         });
     };
     let cap = order.cap_micros.filter(|cap| *cap < total_micros);
-    let free = state.devices.values().filter(|slot| slot.is_free() && slot.device.model == *model).count();
+    let free = state
+        .devices
+        .values()
+        .filter(|slot| slot.is_free() && slot.device.model == *model)
+        .count();
     Ok(Offer {
         model: model.clone(),
         micros_per_device_hour: price.micros_per_device_hour,

@@ -44,16 +44,26 @@ impl FromRequestParts<Api> for Reading {
 pub fn stale(api: &Api) -> Reading {
     let parts = api.parts();
     let age_ms = parts.standing.leadership().heard_ms_ago.unwrap_or(u64::MAX);
-    Reading { state: parts.committed.state(), age_ms: Some(age_ms) }
+    Reading {
+        state: parts.committed.state(),
+        age_ms: Some(age_ms),
+    }
 }
 
 /// Waits until what is here is fresh.
 pub async fn fresh(api: &Api) -> Result<Reading, Failure> {
     let parts = api.parts();
-    let late = || ReadError { reason: "no leader answered in time".to_owned() };
+    let late = || ReadError {
+        reason: "no leader answered in time".to_owned(),
+    };
     let limit = parts.limits.propose_timeout;
-    tokio::time::timeout(limit, parts.linearize.linearize()).await.map_err(|_| late())??;
-    Ok(Reading { state: parts.committed.state(), age_ms: None })
+    tokio::time::timeout(limit, parts.linearize.linearize())
+        .await
+        .map_err(|_| late())??;
+    Ok(Reading {
+        state: parts.committed.state(),
+        age_ms: None,
+    })
 }
 
 impl Reading {

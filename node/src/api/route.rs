@@ -16,7 +16,9 @@ use utoipa::openapi::{RefOr, Schema};
 
 use super::auth::{Needs, require};
 use super::problem::Failure;
-use super::{Api, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, quote, tenant, token};
+use super::{
+    Api, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, quote, tenant, token,
+};
 use crate::wire::problem::code;
 
 /// One endpoint.
@@ -75,7 +77,9 @@ pub fn table() -> Vec<Route> {
 pub fn router(api: &Api) -> Router {
     let mut router = Router::new();
     for route in table() {
-        let guarded = route.serve.layer(from_fn_with_state((api.clone(), route.needs), require));
+        let guarded = route
+            .serve
+            .layer(from_fn_with_state((api.clone(), route.needs), require));
         router = router.route(&route.path, guarded);
     }
     router

@@ -30,9 +30,17 @@ pub trait Committed: Send + Sync + 'static {
     fn grown(&self, after: Cursor) -> BoxFuture<'_, ()>;
 
     /// Events of one lease strictly after a position; the default reads through all events of its time.
-    fn lease_events(&self, lease: LeaseId, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+    fn lease_events(
+        &self,
+        lease: LeaseId,
+        after: Cursor,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
         Box::pin(async move {
-            let born = Cursor { index: lease.index.saturating_sub(1), sub: u32::MAX };
+            let born = Cursor {
+                index: lease.index.saturating_sub(1),
+                sub: u32::MAX,
+            };
             let mut after = after.max(born);
             let mut found = Vec::new();
             loop {

@@ -26,10 +26,16 @@ const HEAD_BYTES_MAX: usize = 32 * 1_024;
 ///
 /// # Errors
 /// When the listener cannot be used.
-pub async fn serve(api: &Api, listener: TcpListener, tls: ServerConfig, stop: impl Future<Output = ()> + Send) -> io::Result<()> {
+pub async fn serve(
+    api: &Api,
+    listener: TcpListener,
+    tls: ServerConfig,
+    stop: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let handle: Handle<SocketAddr> = Handle::new();
-    let mut server = axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(Arc::new(tls)))?.handle(handle.clone());
+    let mut server =
+        axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(Arc::new(tls)))?.handle(handle.clone());
     server
         .http_builder()
         .http1()

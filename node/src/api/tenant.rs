@@ -25,7 +25,12 @@ pub async fn set(
     Path(name): Path<String>,
     Posted(order): Posted<TenantOrder>,
 ) -> Result<Response, Failure> {
-    let command = Command::SetTenant { tenant: name.parse()?, quota: Quota { devices_max: order.devices_max } };
+    let command = Command::SetTenant {
+        tenant: name.parse()?,
+        quota: Quota {
+            devices_max: order.devices_max,
+        },
+    };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -40,6 +45,8 @@ pub async fn list(caller: Caller, reading: Reading) -> Result<Response, Failure>
         devices_max: tenant.quota.devices_max,
         devices_held: tenant.held,
     });
-    let list = TenantList { tenants: tenants.collect() };
+    let list = TenantList {
+        tenants: tenants.collect(),
+    };
     Ok(reading.answer(&list))
 }

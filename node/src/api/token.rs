@@ -40,20 +40,49 @@ pub async fn create(
         TokenOrder::Join { role, life_ms } => {
             let token = JoinToken::draw(role, parts.authority, parts.entropy.as_ref());
             let life = Span(life_ms.unwrap_or(JOIN_TOKEN_MS_DEFAULT));
-            let command = Command::CreateJoinToken { token: token.id, secret: token.digest(), role, life };
+            let command = Command::CreateJoinToken {
+                token: token.id,
+                secret: token.digest(),
+                role,
+                life,
+            };
             let done = issue(&api, &caller, request, command).await?;
             let expires_ms = made(&done, token.id)?;
             let join_line = Some(join_line(&parts.committed.state(), parts.node, &token));
-            let answer = TokenMade { id: token.id, token: token.reveal(), expires_ms, join_line };
+            let answer = TokenMade {
+                id: token.id,
+                token: token.reveal(),
+                expires_ms,
+                join_line,
+            };
             Ok(done.answer(StatusCode::CREATED, &answer))
         }
-        TokenOrder::Access { role, tenant, project, note, life_ms } => {
+        TokenOrder::Access {
+            role,
+            tenant,
+            project,
+            note,
+            life_ms,
+        } => {
             let token = Bearer::draw(parts.entropy.as_ref());
             let expires = life_ms.map(|life| Timestamp(parts.clock.wall_ms()).plus(Span(life)));
-            let access = AccessToken { token: token.id, secret: token.digest(), role, tenant, project, note, expires };
+            let access = AccessToken {
+                token: token.id,
+                secret: token.digest(),
+                role,
+                tenant,
+                project,
+                note,
+                expires,
+            };
             let done = issue(&api, &caller, request, Command::CreateAccessToken(access)).await?;
             let expires_ms = made(&done, token.id)?;
-            let answer = TokenMade { id: token.id, token: token.reveal().expose().clone(), expires_ms, join_line: None };
+            let answer = TokenMade {
+                id: token.id,
+                token: token.reveal().expose().clone(),
+                expires_ms,
+                join_line: None,
+            };
             Ok(done.answer(StatusCode::CREATED, &answer))
         }
     }
@@ -77,7 +106,11 @@ fn made(done: &Done, token: TokenId) -> Result<Option<u64>, Failure> {
 
 /// What to type on the machine that joins.
 pub fn join_line(state: &Machine, node: holdfast_proto::id::NodeId, token: &JoinToken) -> String {
-    let address = state.nodes.get(&node).map(|node| node.spec.address.to_string()).unwrap_or_else(|| "HOST:PORT".to_owned());
+    let address = state
+        .nodes
+        .get(&node)
+        .map(|node| node.spec.address.to_string())
+        .unwrap_or_else(|| "HOST:PORT".to_owned());
     format!("holdfast join {address} --token {}", token.reveal())
 }
 

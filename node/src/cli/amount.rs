@@ -7,7 +7,8 @@ use holdfast_proto::limits::CAP_MICROS_MAX;
 /// # Errors
 /// A text that says what is wrong and what is right.
 pub fn money(text: &str) -> Result<u64, String> {
-    let micros = decimal(text, 6).ok_or_else(|| "an amount is a number with at most six decimals, such as 60 or 0.25".to_owned())?;
+    let micros = decimal(text, 6)
+        .ok_or_else(|| "an amount is a number with at most six decimals, such as 60 or 0.25".to_owned())?;
     if micros > CAP_MICROS_MAX {
         return Err(format!("an amount is at most {}", CAP_MICROS_MAX / 1_000_000));
     }
@@ -23,7 +24,9 @@ pub fn cpu(text: &str) -> Result<u32, String> {
         Some(milli) => decimal(milli, 0),
         None => decimal(text, 3),
     };
-    milli.and_then(|milli| u32::try_from(milli).ok()).ok_or_else(|| "CPU is a number of cores, such as 4, 0.5 or 500m".to_owned())
+    milli
+        .and_then(|milli| u32::try_from(milli).ok())
+        .ok_or_else(|| "CPU is a number of cores, such as 4, 0.5 or 500m".to_owned())
 }
 
 /// Reads an amount of memory into MiB: `512MiB`, `16GiB`, `1TiB`.
@@ -33,8 +36,13 @@ pub fn cpu(text: &str) -> Result<u32, String> {
 pub fn memory(text: &str) -> Result<u32, String> {
     let wrong = || "memory is a whole number with MiB, GiB or TiB, such as 16GiB".to_owned();
     let units = [("MiB", 1_u64), ("GiB", 1 << 10), ("TiB", 1 << 20)];
-    let (number, mib) = units.iter().find_map(|(unit, mib)| Some((text.strip_suffix(unit)?, mib))).ok_or_else(wrong)?;
-    let total = decimal(number, 0).and_then(|number| number.checked_mul(*mib)).ok_or_else(wrong)?;
+    let (number, mib) = units
+        .iter()
+        .find_map(|(unit, mib)| Some((text.strip_suffix(unit)?, mib)))
+        .ok_or_else(wrong)?;
+    let total = decimal(number, 0)
+        .and_then(|number| number.checked_mul(*mib))
+        .ok_or_else(wrong)?;
     u32::try_from(total).map_err(|_| wrong())
 }
 
@@ -58,10 +66,32 @@ mod tests {
 
     #[test]
     fn money_is_exact_to_the_micro_unit() {
-        for (text, micros) in [("60", 60_000_000), ("0.25", 250_000), ("0.000001", 1), ("1.1", 1_100_000), ("0", 0), ("1000000000", CAP_MICROS_MAX)] {
+        for (text, micros) in [
+            ("60", 60_000_000),
+            ("0.25", 250_000),
+            ("0.000001", 1),
+            ("1.1", 1_100_000),
+            ("0", 0),
+            ("1000000000", CAP_MICROS_MAX),
+        ] {
             assert_eq!(money(text), Ok(micros), "{text}");
         }
-        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", "0.0000001", "1,5", "1000000001", "18446744073709551616", "٣", "NaN", "1_000"] {
+        for text in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "-1",
+            "+1",
+            "1e3",
+            "0.0000001",
+            "1,5",
+            "1000000001",
+            "18446744073709551616",
+            "٣",
+            "NaN",
+            "1_000",
+        ] {
             assert!(money(text).is_err(), "{text}");
         }
     }
@@ -69,7 +99,10 @@ mod tests {
     #[test]
     fn machines_are_asked_for_in_units_that_cannot_be_mistaken() {
         assert_eq!((cpu("4"), cpu("0.5"), cpu("500m")), (Ok(4_000), Ok(500), Ok(500)));
-        assert_eq!((memory("512MiB"), memory("16GiB"), memory("1TiB")), (Ok(512), Ok(16_384), Ok(1 << 20)));
+        assert_eq!(
+            (memory("512MiB"), memory("16GiB"), memory("1TiB")),
+            (Ok(512), Ok(16_384), Ok(1 << 20))
+        );
         for text in ["16", "16G", "16Gi", "16GB", "1.5GiB", "9999999999GiB", "GiB", "-1GiB"] {
             assert!(memory(text).is_err(), "{text}");
         }

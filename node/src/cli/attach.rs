@@ -19,7 +19,10 @@ use crate::wire::lease::LeaseView;
 /// When the cluster cannot be asked for a long while, or the person pressed Ctrl-C; the lease goes on in both cases.
 pub async fn attach(lease: LeaseId, client: &Client, console: &mut Console<'_>) -> Result<u8, CliError> {
     let labels = Labels::fetch(client).await;
-    let born = Cursor { index: lease.index.saturating_sub(1), sub: u32::MAX };
+    let born = Cursor {
+        index: lease.index.saturating_sub(1),
+        sub: u32::MAX,
+    };
     let mut events = client.events(&format!("lease={lease}"), Some(born));
     let mut log = client.log(lease, true);
     let mut printer = Printer::new(lease);

@@ -26,7 +26,10 @@ pub struct BillArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn bill(args: BillArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let bill: Bill = client.get(&format!("/v1/leases/{}/bill?explain={}", args.lease, args.explain)).await?.body;
+    let bill: Bill = client
+        .get(&format!("/v1/leases/{}/bill?explain={}", args.lease, args.explain))
+        .await?
+        .body;
     console.show(&bill, |console, bill| told(console, bill, args.explain))
 }
 
@@ -54,7 +57,10 @@ fn told(console: &Console<'_>, bill: &Bill, explain: bool) -> String {
     let mut text = render::table(console.width, &head, bill.lines.iter().map(row));
     if let Some(open) = &bill.open {
         let so_far = money(open.so_far_micros, &bill.currency);
-        text.push_str(&format!("running since {}: {so_far} so far", render::when(open.from_ms, &console.zone)));
+        text.push_str(&format!(
+            "running since {}: {so_far} so far",
+            render::when(open.from_ms, &console.zone)
+        ));
         if explain {
             text.push_str(&format!(", opened at {}", open.opened_at));
         }

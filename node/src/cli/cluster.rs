@@ -36,18 +36,33 @@ pub struct NoteArgs {
 /// When the cluster cannot be asked, or says no.
 pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let ClusterCommand::Status { stale } = command;
-    let path = if stale { "/v1/cluster?consistency=stale" } else { "/v1/cluster" };
+    let path = if stale {
+        "/v1/cluster?consistency=stale"
+    } else {
+        "/v1/cluster"
+    };
     let view: ClusterView = client.get(path).await?.body;
     console.show(&view, |console, view| {
         let voters: Vec<String> = view.voters.iter().map(ToString::to_string).collect();
         render::fields(&[
             ("cluster", view.id.map(|id| id.to_string()).unwrap_or_default()),
-            ("leader", view.leader.map_or("none known".to_owned(), |leader| format!("{leader}, term {}", view.term))),
+            (
+                "leader",
+                view.leader.map_or("none known".to_owned(), |leader| {
+                    format!("{leader}, term {}", view.term)
+                }),
+            ),
             ("voters", voters.join(", ")),
             ("nodes", format!("{} of {} ready", view.nodes_ready, view.nodes)),
             ("devices", format!("{} of {} free", view.devices_free, view.devices)),
-            ("leases", format!("{} live, {} waiting", view.leases, view.leases_pending)),
-            ("index", format!("{} at {}", view.applied, render::when(view.time_ms, &console.zone))),
+            (
+                "leases",
+                format!("{} live, {} waiting", view.leases, view.leases_pending),
+            ),
+            (
+                "index",
+                format!("{} at {}", view.applied, render::when(view.time_ms, &console.zone)),
+            ),
             ("rules", format!("level {}, era {}", view.machine_level, view.era)),
             ("served by", view.served_by.to_string()),
         ])
@@ -59,7 +74,10 @@ pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Con
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn note(args: NoteArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let order = NoteOrder { subject: args.subject, text: args.text };
+    let order = NoteOrder {
+        subject: args.subject,
+        text: args.text,
+    };
     let done: Applied = client.command(Method::POST, "/v1/notes", &order).await?.body;
     console.show(&done, |_, done| format!("written at index {}", done.index))
 }

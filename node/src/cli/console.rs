@@ -71,7 +71,10 @@ impl Console<'_> {
     /// # Errors
     /// When the other end is gone.
     pub fn print(&mut self, text: &str) -> Result<(), CliError> {
-        self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).map_err(CliError::Io)
+        self.out
+            .write_all(text.as_bytes())
+            .and_then(|()| self.out.flush())
+            .map_err(CliError::Io)
     }
 
     /// Prints a value as one line of JSON.
@@ -138,7 +141,13 @@ impl Console<'_> {
         let credentials = Credentials::find(&self.credentials_path()?, &self.overrides())?;
         let tls = credentials.tls()?;
         let bearer = credentials.bearer.as_ref();
-        Ok(Client::new(credentials.addresses.clone(), tls, bearer, self.clock.clone(), self.entropy.clone())?)
+        Ok(Client::new(
+            credentials.addresses.clone(),
+            tls,
+            bearer,
+            self.clock.clone(),
+            self.entropy.clone(),
+        )?)
     }
 
     /// Writes the nodes that answers have named into the credentials, so that the next command outlives the loss of the first node.
@@ -147,7 +156,9 @@ impl Console<'_> {
         let overrides = self.overrides();
         let overridden = overrides.address.is_some() || overrides.authority.is_some();
         let Ok(path) = self.credentials_path() else { return };
-        let Ok(Some(mut credentials)) = Credentials::read(&path) else { return };
+        let Ok(Some(mut credentials)) = Credentials::read(&path) else {
+            return;
+        };
         let addresses = client.addresses();
         if !overridden && credentials.addresses != addresses {
             credentials.addresses = addresses;

@@ -26,17 +26,26 @@ pub struct DaemonError {
 impl DaemonError {
     /// A failure of the node.
     pub fn failed(error: &dyn Error) -> Self {
-        Self { reason: chain(error), exit_code: code::FAILED }
+        Self {
+            reason: chain(error),
+            exit_code: code::FAILED,
+        }
     }
 
     /// Something said no; nothing happened.
     pub fn refused(error: &dyn Error) -> Self {
-        Self { reason: chain(error), exit_code: code::REFUSED }
+        Self {
+            reason: chain(error),
+            exit_code: code::REFUSED,
+        }
     }
 
     /// Nobody answers.
     pub fn unavailable(error: &dyn Error) -> Self {
-        Self { reason: chain(error), exit_code: code::UNAVAILABLE }
+        Self {
+            reason: chain(error),
+            exit_code: code::UNAVAILABLE,
+        }
     }
 }
 
@@ -91,7 +100,9 @@ pub trait Daemon {
 /// Becomes `holdfast-chaos`: the one beside this program, else the one in the path. Returns only when it cannot.
 pub fn become_chaos(arguments: &[OsString], json: bool) -> CliError {
     const PROGRAM: &str = "holdfast-chaos";
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|own| Some(own.parent()?.join(PROGRAM)));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into());
     let mut command = Command::new(program);
     command.args(arguments);

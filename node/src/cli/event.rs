@@ -77,7 +77,9 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
         };
         match item {
             Item::Event(event) => print(&event, &labels, console)?,
-            Item::Compacted(next) => console.tell(&format!("events up to {next} are no longer kept; going on after them")),
+            Item::Compacted(next) => {
+                console.tell(&format!("events up to {next} are no longer kept; going on after them"))
+            }
             Item::Bookmark(_) => {}
         }
     }
@@ -86,7 +88,10 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
 async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let mut after = args.after.unwrap_or_default();
     loop {
-        let page: EventPage = client.get(&format!("/v1/events?limit={PAGE}&after={after}&{}", args.query())).await?.body;
+        let page: EventPage = client
+            .get(&format!("/v1/events?limit={PAGE}&after={after}&{}", args.query()))
+            .await?
+            .body;
         for event in &page.events {
             print(event, labels, console)?;
         }
@@ -104,7 +109,11 @@ fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> Resu
     let subject = event.subject.clone().unwrap_or_default();
     let when = render::when(event.time_ms, &console.zone);
     let text = render::plain(&labels.told(event));
-    console.print(&format!("{:>8}  {when}  {}  {text}\n", event.id.to_string(), render::plain(&subject)))
+    console.print(&format!(
+        "{:>8}  {when}  {}  {text}\n",
+        event.id.to_string(),
+        render::plain(&subject)
+    ))
 }
 
 /// Labels of nodes, so that sentences can name them.
@@ -113,7 +122,11 @@ pub struct Labels(BTreeMap<NodeId, String>);
 impl Labels {
     /// Asks for the labels; without them, nodes are named by their ids.
     pub async fn fetch(client: &Client) -> Self {
-        let nodes = client.get::<NodeList>("/v1/nodes?consistency=stale").await.map(|answer| answer.body.nodes).unwrap_or_default();
+        let nodes = client
+            .get::<NodeList>("/v1/nodes?consistency=stale")
+            .await
+            .map(|answer| answer.body.nodes)
+            .unwrap_or_default();
         let present = nodes.into_iter().filter(|node| node.status != NodeStatus::Removed);
         Self(present.map(|node| (node.id, node.label.to_string())).collect())
     }

@@ -74,7 +74,9 @@ impl NodeFlags {
         let node = &mut config.node;
         node.label = self.name.map(|name| name.to_string()).or(node.label.take());
         node.host = self.host.or(node.host.take());
-        node.zone = self.zone.map_or_else(|| std::mem::take(&mut node.zone), |zone| zone.to_string());
+        node.zone = self
+            .zone
+            .map_or_else(|| std::mem::take(&mut node.zone), |zone| zone.to_string());
         node.bind = self.bind.unwrap_or_else(|| std::mem::take(&mut node.bind));
         node.port = self.port.unwrap_or(node.port);
         node.lease_port = self.lease_port.unwrap_or(node.lease_port);
@@ -100,11 +102,18 @@ pub fn init(args: InitArgs, daemon: &dyn Daemon, console: &mut Console<'_>) -> R
 pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliError> {
     let path = console.credentials_path()?;
     let known = Credentials::read(&path).ok().flatten();
-    let known_bearer = known.as_ref().filter(|known| known.cluster == serving.cluster).and_then(|known| known.bearer.clone());
+    let known_bearer = known
+        .as_ref()
+        .filter(|known| known.cluster == serving.cluster)
+        .and_then(|known| known.bearer.clone());
     if let Some(other) = known.as_ref().filter(|known| known.cluster != serving.cluster) {
         let kept = path.with_file_name(format!("credentials-{}.toml", other.cluster));
         std::fs::rename(&path, &kept).map_err(CliError::Io)?;
-        console.tell(&format!("the credentials of cluster {} are kept in {}", other.cluster, kept.display()));
+        console.tell(&format!(
+            "the credentials of cluster {} are kept in {}",
+            other.cluster,
+            kept.display()
+        ));
     }
     let credentials = Credentials {
         addresses: vec![serving.address.clone()],
@@ -125,7 +134,10 @@ pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliE
             text.push_str(&format!("on the next machine:\n  {line}\n"));
         }
         match &serving.operator {
-            Some(_) => text.push_str(&format!("the operator's token is in {}; commands here need no flags\n", path.display())),
+            Some(_) => text.push_str(&format!(
+                "the operator's token is in {}; commands here need no flags\n",
+                path.display()
+            )),
             None => text.push_str(&format!("where the cluster is was written to {}\n", path.display())),
         }
         text

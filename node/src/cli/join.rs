@@ -28,10 +28,18 @@ pub struct JoinArgs {
 /// # Errors
 /// When it is not admitted, or the node fails.
 pub fn join(args: JoinArgs, daemon: &dyn Daemon, console: &mut Console<'_>) -> Result<(), CliError> {
-    let text = args.token.or_else(|| (console.env)("HOLDFAST_JOIN_TOKEN")).ok_or_else(|| {
-        CliError::Usage("a join token is needed: `holdfast token create` on a node of the cluster prints the whole line".to_owned())
-    })?;
-    let token: JoinToken = text.parse().map_err(|error: crate::join::TokenError| CliError::Usage(error.to_string()))?;
+    let text = args
+        .token
+        .or_else(|| (console.env)("HOLDFAST_JOIN_TOKEN"))
+        .ok_or_else(|| {
+            CliError::Usage(
+                "a join token is needed: `holdfast token create` on a node of the cluster prints the whole line"
+                    .to_owned(),
+            )
+        })?;
+    let token: JoinToken = text
+        .parse()
+        .map_err(|error: crate::join::TokenError| CliError::Usage(error.to_string()))?;
     let config = args.node.config(console.env, nix::unistd::geteuid().is_root())?;
     let at = with_port(&args.at);
     Ok(daemon.join(config, &at, token, &mut |serving| announce(serving, console))?)

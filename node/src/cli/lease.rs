@@ -173,7 +173,9 @@ pub async fn lease(args: LeaseArgs, client: &Client, console: &mut Console<'_>) 
     let order = args.order();
     if !yes {
         if !console.is_terminal {
-            return Err(CliError::Usage("nobody can be asked about the price here; say --yes".to_owned()));
+            return Err(CliError::Usage(
+                "nobody can be asked about the price here; say --yes".to_owned(),
+            ));
         }
         let quote: Quote = client.ask("/v1/quotes", &order).await?.body;
         console.tell(&priced(&quote, &order));
@@ -197,12 +199,24 @@ fn priced(quote: &Quote, order: &LeaseOrder) -> String {
     for offer in &quote.offers {
         let rate = money(offer.micros_per_hour, &quote.currency);
         let total = money(offer.total_micros, &quote.currency);
-        text.push_str(&format!("{}x{}: {rate} an hour, {total} for {}", order.devices, offer.model, Span(order.duration_ms)));
+        text.push_str(&format!(
+            "{}x{}: {rate} an hour, {total} for {}",
+            order.devices,
+            offer.model,
+            Span(order.duration_ms)
+        ));
         text.push_str(&match offer.capped_after_ms {
-            Some(ms) => format!(", the cap ends it after {}; {} free now. ", render::length(ms), offer.free),
+            Some(ms) => format!(
+                ", the cap ends it after {}; {} free now. ",
+                render::length(ms),
+                offer.free
+            ),
             None => format!("; {} free now. ", offer.free),
         });
     }
-    text.push_str(&format!("At most {}, for the seconds that it runs.", money(quote.most_micros, &quote.currency)));
+    text.push_str(&format!(
+        "At most {}, for the seconds that it runs.",
+        money(quote.most_micros, &quote.currency)
+    ));
     text
 }

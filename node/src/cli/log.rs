@@ -49,7 +49,11 @@ pub struct Printer {
 impl Printer {
     /// For one lease.
     pub fn new(lease: LeaseId) -> Self {
-        Self { lease, ranks: BTreeSet::new(), gang: None }
+        Self {
+            lease,
+            ranks: BTreeSet::new(),
+            gang: None,
+        }
     }
 
     /// Prints a line as the work wrote it: colours and all, for that is what was asked for.
@@ -61,7 +65,9 @@ impl Printer {
             return console.print_json(line);
         }
         if self.gang.is_none() {
-            let view = client.get::<LeaseView>(&format!("/v1/leases/{}?consistency=stale", self.lease)).await;
+            let view = client
+                .get::<LeaseView>(&format!("/v1/leases/{}?consistency=stale", self.lease))
+                .await;
             self.gang = Some(view.is_ok_and(|view| view.body.members.len() > 1));
         }
         self.ranks.insert(line.rank);

@@ -103,7 +103,11 @@ pub async fn gpus(client: &Client, console: &mut Console<'_>) -> Result<(), CliE
                 format!("{fault}{}", gpu.reason),
             ]
         });
-        render::table(console.width, &["node", "zone", "model", "memory", "grade", "lease", "id", "note"], rows)
+        render::table(
+            console.width,
+            &["node", "zone", "model", "memory", "grade", "lease", "id", "note"],
+            rows,
+        )
     })
 }
 
@@ -113,7 +117,10 @@ pub async fn gpus(client: &Client, console: &mut Console<'_>) -> Result<(), CliE
 /// When the cluster cannot be asked, or says no.
 pub async fn cordon(args: CordonArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let path = format!("/v1/nodes/{}/cordon", segment(&args.node));
-    let done: Applied = client.command(Method::POST, &path, &CordonOrder { reason: args.reason }).await?.body;
+    let done: Applied = client
+        .command(Method::POST, &path, &CordonOrder { reason: args.reason })
+        .await?
+        .body;
     console.show(&done, |_, _| format!("{} takes no new work", render::plain(&args.node)))
 }
 

@@ -31,7 +31,10 @@ pub fn cell(text: &str) -> String {
 /// A table without lines, fitted to a width.
 pub fn table(width: u16, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(40));
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width.max(40));
     table.set_header(head.iter().map(|title| title.to_uppercase()));
     for row in rows {
         table.add_row(row.iter().map(|text| cell(text)));
@@ -41,24 +44,48 @@ pub fn table(width: u16, head: &[&str], rows: impl IntoIterator<Item = Vec<Strin
 
 /// A point in time, in a time zone, with its offset.
 pub fn when(ms: u64, zone: &TimeZone) -> String {
-    let instant = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let instant = i64::try_from(ms)
+        .ok()
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
     match instant {
-        Some(instant) => instant.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string(),
+        Some(instant) => instant
+            .to_zoned(zone.clone())
+            .strftime("%Y-%m-%d %H:%M:%S %:z")
+            .to_string(),
         None => "beyond all calendars".to_owned(),
     }
 }
 
 /// A length of time to its two biggest units.
 pub fn length(ms: u64) -> String {
-    let parts = [(ms / 86_400_000, "d"), (ms / 3_600_000 % 24, "h"), (ms / 60_000 % 60, "m"), (ms / 1_000 % 60, "s")];
-    let shown: Vec<String> = parts.iter().skip_while(|(amount, _)| *amount == 0).take(2).filter(|(amount, _)| *amount > 0).map(|(amount, unit)| format!("{amount}{unit}")).collect();
-    if shown.is_empty() { "0s".to_owned() } else { shown.join("") }
+    let parts = [
+        (ms / 86_400_000, "d"),
+        (ms / 3_600_000 % 24, "h"),
+        (ms / 60_000 % 60, "m"),
+        (ms / 1_000 % 60, "s"),
+    ];
+    let shown: Vec<String> = parts
+        .iter()
+        .skip_while(|(amount, _)| *amount == 0)
+        .take(2)
+        .filter(|(amount, _)| *amount > 0)
+        .map(|(amount, unit)| format!("{amount}{unit}"))
+        .collect();
+    if shown.is_empty() {
+        "0s".to_owned()
+    } else {
+        shown.join("")
+    }
 }
 
 /// Names and values, one a line.
 pub fn fields(pairs: &[(&str, String)]) -> String {
     let widest = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    pairs.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name:widest$}  {}\n", plain(value))).collect()
+    pairs
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name:widest$}  {}\n", plain(value)))
+        .collect()
 }
 
 /// The public word of an enum of the vocabulary.
@@ -77,13 +104,34 @@ mod tests {
     fn texts_from_elsewhere_cannot_act_on_a_screen() {
         let hostile = "a\u{1b}[2J\u{202e}b\n\0\r\u{200b}";
         let shown = plain(hostile);
-        assert!(shown.chars().all(|c| !c.is_control() && c != '\u{202e}' && c != '\u{200b}'), "{shown:?}");
+        assert!(
+            shown
+                .chars()
+                .all(|c| !c.is_control() && c != '\u{202e}' && c != '\u{200b}'),
+            "{shown:?}"
+        );
     }
 
     #[test]
     fn tables_stay_aligned_with_texts_of_any_script_and_length() {
-        for text in ["", "é", "漢字漢字", "\u{1F600}\u{1F600}", "مرحبا", &"𝕏".repeat(10_000), "line\nbreak", "tab\there"] {
-            let shown = table(80, &["name", "last"], [vec![text.to_owned(), "END".to_owned()], vec!["x".to_owned(), "END".to_owned()]]);
+        for text in [
+            "",
+            "é",
+            "漢字漢字",
+            "\u{1F600}\u{1F600}",
+            "مرحبا",
+            &"𝕏".repeat(10_000),
+            "line\nbreak",
+            "tab\there",
+        ] {
+            let shown = table(
+                80,
+                &["name", "last"],
+                [
+                    vec![text.to_owned(), "END".to_owned()],
+                    vec!["x".to_owned(), "END".to_owned()],
+                ],
+            );
             let ends: Vec<&str> = shown.lines().filter(|line| line.contains("END")).collect();
             assert_eq!(ends.len(), 2, "{shown}");
             assert!(shown.lines().count() < 8, "{shown}");
@@ -113,7 +161,14 @@ mod tests {
 
     #[test]
     fn lengths_show_their_two_biggest_units() {
-        for (ms, text) in [(0, "0s"), (999, "0s"), (61_000, "1m1s"), (3_600_000, "1h"), (90_061_000, "1d1h"), (86_400_000, "1d")] {
+        for (ms, text) in [
+            (0, "0s"),
+            (999, "0s"),
+            (61_000, "1m1s"),
+            (3_600_000, "1h"),
+            (90_061_000, "1d1h"),
+            (86_400_000, "1d"),
+        ] {
             assert_eq!(length(ms), text);
         }
     }

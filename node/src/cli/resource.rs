@@ -18,8 +18,11 @@ impl FromStr for Devices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |why: String| format!("{why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)' or 2xany");
-        let (count, models) = text.split_once('x').ok_or_else(|| wrong("the devices are not a count and a model".to_owned()))?;
+        let wrong =
+            |why: String| format!("{why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)' or 2xany");
+        let (count, models) = text
+            .split_once('x')
+            .ok_or_else(|| wrong("the devices are not a count and a model".to_owned()))?;
         let range = || wrong(format!("the count must be 1 to {LEASE_DEVICES_MAX}"));
         if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(range());
@@ -29,14 +32,23 @@ impl FromStr for Devices {
             return Err(range());
         }
         let inner = match models.strip_prefix('(') {
-            Some(open) => open.strip_suffix(')').ok_or_else(|| wrong("the bracket is not closed".to_owned()))?,
+            Some(open) => open
+                .strip_suffix(')')
+                .ok_or_else(|| wrong("the bracket is not closed".to_owned()))?,
             None => models,
         };
         if inner == "any" {
-            return Ok(Self { count, models: Vec::new() });
+            return Ok(Self {
+                count,
+                models: Vec::new(),
+            });
         }
-        let names = inner.split(['|', ',']).map(|name| name.to_ascii_lowercase().parse::<Name>());
-        let models = names.collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?;
+        let names = inner
+            .split(['|', ','])
+            .map(|name| name.to_ascii_lowercase().parse::<Name>());
+        let models = names
+            .collect::<Result<_, _>>()
+            .map_err(|error| wrong(error.to_string()))?;
         Ok(Self { count, models })
     }
 }
@@ -47,7 +59,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<(u32, Vec<String>), String> {
-        text.parse().map(|devices: Devices| (devices.count, devices.models.iter().map(ToString::to_string).collect()))
+        text.parse()
+            .map(|devices: Devices| (devices.count, devices.models.iter().map(ToString::to_string).collect()))
     }
 
     #[test]
@@ -61,18 +74,46 @@ mod tests {
             ("1xrtx-4090", 1, vec!["rtx-4090"]),
             ("1024xany", 1024, vec![]),
         ] {
-            assert_eq!(read(text), Ok((count, models.into_iter().map(str::to_owned).collect())), "{text}");
+            assert_eq!(
+                read(text),
+                Ok((count, models.into_iter().map(str::to_owned).collect())),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_is_out_of_range_or_no_request_is_told() {
-        for text in ["0xh100", "1025xany", "2147483648xany", "4294967296xany", "9223372036854775807xany", "18446744073709551616xany", "-1xany", "+1xany", "xany"] {
+        for text in [
+            "0xh100",
+            "1025xany",
+            "2147483648xany",
+            "4294967296xany",
+            "9223372036854775807xany",
+            "18446744073709551616xany",
+            "-1xany",
+            "+1xany",
+            "xany",
+        ] {
             assert!(read(text).unwrap_err().contains("1 to 1024"), "{text}");
         }
-        for text in ["", "8", "h100", "8xh100\0", "8x\u{1b}[2J", "8x(a100|h100", "8x", "8xa||b", "8xä", &format!("1x{}", "a".repeat(10_000))] {
+        for text in [
+            "",
+            "8",
+            "h100",
+            "8xh100\0",
+            "8x\u{1b}[2J",
+            "8x(a100|h100",
+            "8x",
+            "8xa||b",
+            "8xä",
+            &format!("1x{}", "a".repeat(10_000)),
+        ] {
             let told = read(text).unwrap_err();
-            assert!(told.contains("such as 8xh100") && !told.contains(['\0', '\u{1b}']) && told.len() < 400, "{text:?}: {told}");
+            assert!(
+                told.contains("such as 8xh100") && !told.contains(['\0', '\u{1b}']) && told.len() < 400,
+                "{text:?}: {told}"
+            );
         }
     }
 }

@@ -7,9 +7,9 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::console::Console;
+use super::duration;
 use super::error::CliError;
 use super::render::{self, word};
-use super::duration;
 use crate::client::Client;
 use crate::history::micros;
 use crate::wire::cluster::Applied;
@@ -51,8 +51,14 @@ pub struct RenewArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let tenant = args.tenant.map(|tenant| format!("&tenant={tenant}")).unwrap_or_default();
-    let list: LeaseList = client.get(&format!("/v1/leases?ended={}&limit={}{tenant}", args.ended, args.limit)).await?.body;
+    let tenant = args
+        .tenant
+        .map(|tenant| format!("&tenant={tenant}"))
+        .unwrap_or_default();
+    let list: LeaseList = client
+        .get(&format!("/v1/leases?ended={}&limit={}{tenant}", args.ended, args.limit))
+        .await?
+        .body;
     console.show(&list, |console, list| {
         let rows = list.leases.iter().map(|lease| {
             vec![
@@ -65,7 +71,11 @@ pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>
                 lease.command.join(" "),
             ]
         });
-        render::table(console.width, &["lease", "tenant", "status", "devices", "on", "charged", "command"], rows)
+        render::table(
+            console.width,
+            &["lease", "tenant", "status", "devices", "on", "charged", "command"],
+            rows,
+        )
     })
 }
 
@@ -83,7 +93,10 @@ pub async fn show(args: ShowArgs, client: &Client, console: &mut Console<'_>) ->
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let done: Applied = client.command(Method::DELETE, &format!("/v1/leases/{}", args.lease), &json!({})).await?.body;
+    let done: Applied = client
+        .command(Method::DELETE, &format!("/v1/leases/{}", args.lease), &json!({}))
+        .await?
+        .body;
     console.show(&done, |_, _| format!("{} ends; its work is being stopped", args.lease))
 }
 
@@ -93,7 +106,10 @@ pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>)
 /// When the cluster cannot be asked, or says no.
 pub async fn renew(args: RenewArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let order = LeaseRenewal { more_ms: args.more.0 };
-    let done: Applied = client.command(Method::POST, &format!("/v1/leases/{}/renew", args.lease), &order).await?.body;
+    let done: Applied = client
+        .command(Method::POST, &format!("/v1/leases/{}/renew", args.lease), &order)
+        .await?
+        .body;
     console.show(&done, |_, _| format!("{} is {} longer", args.lease, args.more))
 }
 
@@ -107,26 +123,57 @@ fn told(console: &Console<'_>, lease: &LeaseView) -> String {
     let mut text = render::fields(&[
         ("lease", lease.id.to_string()),
         ("tenant", lease.tenant.to_string()),
-        ("label", lease.label.as_ref().map(ToString::to_string).unwrap_or_default()),
+        (
+            "label",
+            lease.label.as_ref().map(ToString::to_string).unwrap_or_default(),
+        ),
         ("status", format!("{} since {}", status(lease), when(lease.since_ms))),
         ("waits", lease.waits_because.clone().unwrap_or_default()),
-        ("exit code", lease.exit_code.map(|code| code.to_string()).unwrap_or_default()),
+        (
+            "exit code",
+            lease.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+        ),
         ("devices", asked(lease)),
         ("requested", when(lease.requested_ms)),
         ("length", Span(lease.duration_ms).to_string()),
         ("expires", lease.expires_ms.map(when).unwrap_or_default()),
         ("plan", word(&lease.plan)),
         ("if unheard", word(&lease.isolation)),
-        ("cap", lease.cap_micros.map(|cap| money(cap, &lease.currency)).unwrap_or_default()),
-        ("rate", lease.micros_per_hour.map(|rate| format!("{} an hour", money(rate, &lease.currency))).unwrap_or_default()),
+        (
+            "cap",
+            lease
+                .cap_micros
+                .map(|cap| money(cap, &lease.currency))
+                .unwrap_or_default(),
+        ),
+        (
+            "rate",
+            lease
+                .micros_per_hour
+                .map(|rate| format!("{} an hour", money(rate, &lease.currency)))
+                .unwrap_or_default(),
+        ),
         ("charged", money(lease.charged_micros, &lease.currency)),
-        ("saved step", lease.checkpoint_step.map(|step| step.to_string()).unwrap_or_default()),
-        ("placement", if lease.epoch == 0 { String::new() } else { format!("epoch {}, start {}", lease.epoch, lease.attempt) }),
+        (
+            "saved step",
+            lease.checkpoint_step.map(|step| step.to_string()).unwrap_or_default(),
+        ),
+        (
+            "placement",
+            if lease.epoch == 0 {
+                String::new()
+            } else {
+                format!("epoch {}, start {}", lease.epoch, lease.attempt)
+            },
+        ),
         ("command", lease.command.join(" ")),
     ]);
     for member in &lease.members {
         let devices: Vec<String> = member.devices.iter().map(ToString::to_string).collect();
-        let line = format!("  {} on {} (zone {}): {}\n", member.rank, member.label, member.zone, member.state);
+        let line = format!(
+            "  {} on {} (zone {}): {}\n",
+            member.rank, member.label, member.zone, member.state
+        );
         text.push_str(&render::plain(line.trim_end()));
         text.push_str(&format!("\n      {}\n", devices.join("\n      ")));
     }
@@ -142,7 +189,11 @@ fn status(lease: &LeaseView) -> String {
 
 fn asked(lease: &LeaseView) -> String {
     let models: Vec<&str> = lease.models.iter().map(Name::as_str).collect();
-    let models = if models.is_empty() { "any".to_owned() } else { models.join("|") };
+    let models = if models.is_empty() {
+        "any".to_owned()
+    } else {
+        models.join("|")
+    };
     format!("{}x{models}", lease.devices_min)
 }
 

@@ -34,14 +34,21 @@ pub async fn tenant(command: TenantCommand, client: &Client, console: &mut Conso
     match command {
         TenantCommand::Set { tenant, devices } => {
             let order = TenantOrder { devices_max: devices };
-            let done: Applied = client.command(Method::PUT, &format!("/v1/tenants/{tenant}"), &order).await?.body;
+            let done: Applied = client
+                .command(Method::PUT, &format!("/v1/tenants/{tenant}"), &order)
+                .await?
+                .body;
             console.show(&done, |_, _| format!("tenant {tenant} may hold {}", quota(devices)))
         }
         TenantCommand::List => {
             let list: TenantList = client.get("/v1/tenants").await?.body;
             console.show(&list, |console, list| {
                 let rows = list.tenants.iter().map(|tenant| {
-                    vec![tenant.tenant.to_string(), quota(tenant.devices_max), tenant.devices_held.to_string()]
+                    vec![
+                        tenant.tenant.to_string(),
+                        quota(tenant.devices_max),
+                        tenant.devices_held.to_string(),
+                    ]
                 });
                 render::table(console.width, &["tenant", "may hold", "holds"], rows)
             })

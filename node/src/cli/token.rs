@@ -81,7 +81,13 @@ impl CreateArgs {
             if role == Role::Tenant && self.tenant.is_none() {
                 return Err(CliError::Usage("a tenant's token needs --tenant".to_owned()));
             }
-            return Ok(TokenOrder::Access { role, tenant: self.tenant, project: self.project, note: self.note, life_ms });
+            return Ok(TokenOrder::Access {
+                role,
+                tenant: self.tenant,
+                project: self.project,
+                note: self.note,
+                life_ms,
+            });
         }
         let role = match self.role {
             RoleWord::Worker => NodeRole::Worker,
@@ -89,7 +95,9 @@ impl CreateArgs {
             _ => NodeRole::Replica,
         };
         if self.tenant.is_some() || self.project.is_some() {
-            return Err(CliError::Usage("a token that admits a machine belongs to no tenant".to_owned()));
+            return Err(CliError::Usage(
+                "a token that admits a machine belongs to no tenant".to_owned(),
+            ));
         }
         Ok(TokenOrder::Join { role, life_ms })
     }
@@ -105,10 +113,15 @@ pub async fn token(command: TokenCommand, client: &Client, console: &mut Console
             let order = args.order()?;
             let made: TokenMade = client.command(Method::POST, "/v1/tokens", &order).await?.body;
             console.show(&made, |console, made| {
-                let until = made.expires_ms.map_or("until it is revoked".to_owned(), |at| format!("until {}", render::when(at, &console.zone)));
+                let until = made.expires_ms.map_or("until it is revoked".to_owned(), |at| {
+                    format!("until {}", render::when(at, &console.zone))
+                });
                 match &made.join_line {
                     Some(line) => format!("{line}\n# admits one machine, works {until}\n"),
-                    None => format!("{}\n# token {}, works {until}; it is not shown again\n", made.token, made.id),
+                    None => format!(
+                        "{}\n# token {}, works {until}; it is not shown again\n",
+                        made.token, made.id
+                    ),
                 }
             })
         }
@@ -122,15 +135,25 @@ pub async fn token(command: TokenCommand, client: &Client, console: &mut Console
                         token.role.clone(),
                         token.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
                         token.state.clone(),
-                        token.expires_ms.map(|at| render::when(at, &console.zone)).unwrap_or_default(),
+                        token
+                            .expires_ms
+                            .map(|at| render::when(at, &console.zone))
+                            .unwrap_or_default(),
                         token.note.clone(),
                     ]
                 });
-                render::table(console.width, &["token", "kind", "role", "tenant", "state", "expires", "note"], rows)
+                render::table(
+                    console.width,
+                    &["token", "kind", "role", "tenant", "state", "expires", "note"],
+                    rows,
+                )
             })
         }
         TokenCommand::Revoke { token } => {
-            let done: Applied = client.command(Method::DELETE, &format!("/v1/tokens/{token}"), &serde_json::json!({})).await?.body;
+            let done: Applied = client
+                .command(Method::DELETE, &format!("/v1/tokens/{token}"), &serde_json::json!({}))
+                .await?
+                .body;
             console.show(&done, |_, _| format!("token {token} is revoked"))
         }
     }

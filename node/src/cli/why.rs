@@ -23,10 +23,19 @@ pub struct WhyArgs {
 pub async fn why(args: WhyArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let history: LeaseHistory = client.get(&format!("/v1/leases/{}/events", args.lease)).await?.body;
     console.show(&history, |console, history| {
-        let widest = history.lines.iter().map(|line| line.cursor.to_string().len()).max().unwrap_or(0);
+        let widest = history
+            .lines
+            .iter()
+            .map(|line| line.cursor.to_string().len())
+            .max()
+            .unwrap_or(0);
         let line = |line: &crate::wire::event::HistoryLine| {
             let when = render::when(line.at_ms, &console.zone);
-            format!("{:>widest$}  {when}  {}\n", line.cursor.to_string(), render::plain(&line.text))
+            format!(
+                "{:>widest$}  {when}  {}\n",
+                line.cursor.to_string(),
+                render::plain(&line.text)
+            )
         };
         history.lines.iter().map(line).collect()
     })

@@ -68,7 +68,9 @@ pub enum CredentialsError {
     #[error(transparent)]
     Token(#[from] crate::bearer::BearerError),
     /// The authority's certificate is not one.
-    #[error("{from} is not the certificate of a cluster's authority: copy `identity/ca.crt` of a node's data folder again")]
+    #[error(
+        "{from} is not the certificate of a cluster's authority: copy `identity/ca.crt` of a node's data folder again"
+    )]
     Authority {
         /// Where it came from.
         from: String,
@@ -122,7 +124,9 @@ impl Credentials {
         let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let folder = set("HOLDFAST_CONFIG").or_else(|| set("XDG_CONFIG_HOME").map(|folder| folder.join("holdfast")));
         let folder = folder.or_else(|| set("HOME").map(|home| home.join(".config").join("holdfast")));
-        folder.map(|folder| folder.join("credentials.toml")).ok_or(CredentialsError::NoFolder)
+        folder
+            .map(|folder| folder.join("credentials.toml"))
+            .ok_or(CredentialsError::NoFolder)
     }
 
     /// Reads the file, where there is one, and puts what overrides it on top.
@@ -157,14 +161,20 @@ impl Credentials {
     /// # Errors
     /// When it is there and cannot be used.
     pub fn read(path: &Path) -> Result<Option<Self>, CredentialsError> {
-        let failed = |source| CredentialsError::Read { path: path.to_owned(), source };
+        let failed = |source| CredentialsError::Read {
+            path: path.to_owned(),
+            source,
+        };
         let mode = match std::fs::metadata(path) {
             Ok(metadata) => metadata.permissions().mode() & 0o777,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
         if mode & 0o077 != 0 {
-            return Err(CredentialsError::Exposed { path: path.to_owned(), mode });
+            return Err(CredentialsError::Exposed {
+                path: path.to_owned(),
+                mode,
+            });
         }
         let text = Secret::new(std::fs::read_to_string(path).map_err(failed)?);
         let malformed = || CredentialsError::Malformed { path: path.to_owned() };
@@ -174,7 +184,12 @@ impl Credentials {
             return Err(malformed());
         }
         let bearer = file.token.map(|text| text.parse()).transpose()?;
-        Ok(Some(Self { addresses: file.addresses, bearer, authority, cluster: file.cluster }))
+        Ok(Some(Self {
+            addresses: file.addresses,
+            bearer,
+            authority,
+            cluster: file.cluster,
+        }))
     }
 
     /// Writes the file: under another name first, so that a crash leaves the old one or the new one.
@@ -182,7 +197,10 @@ impl Credentials {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), CredentialsError> {
-        let failed = |source| CredentialsError::Write { path: path.to_owned(), source };
+        let failed = |source| CredentialsError::Write {
+            path: path.to_owned(),
+            source,
+        };
         let file = File {
             cluster: self.cluster,
             addresses: self.addresses.clone(),
@@ -195,7 +213,12 @@ impl Credentials {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         let draft = path.with_extension(format!("toml.{}", std::process::id()));
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft);
         let written = opened.and_then(|mut out| out.write_all(text.expose().as_bytes()).and_then(|()| out.sync_all()));
         written.and_then(|()| std::fs::rename(&draft, path)).map_err(|error| {
             // The draft may hold the token; it must not stay behind.
@@ -219,19 +242,34 @@ impl Credentials {
             true => ("HOLDFAST_CA", given.as_bytes().to_vec()),
             false => {
                 let read = std::fs::read(given);
-                (given, read.map_err(|source| CredentialsError::Read { path: PathBuf::from(given), source })?)
+                (
+                    given,
+                    read.map_err(|source| CredentialsError::Read {
+                        path: PathBuf::from(given),
+                        source,
+                    })?,
+                )
             }
         };
         let authority = CertificateDer::from_pem_slice(&text).map_err(|_| wrong(from))?;
         let cluster = cluster_of_authority(&authority).map_err(|_| wrong(from))?;
-        Ok(Self { addresses: Vec::new(), bearer: None, authority, cluster })
+        Ok(Self {
+            addresses: Vec::new(),
+            bearer: None,
+            authority,
+            cluster,
+        })
     }
 }
 
 /// TOML of the file, written by hand: the values are hexadecimal, `host:port` and PEM.
 fn rendered(file: &File) -> String {
     let addresses: Vec<String> = file.addresses.iter().map(|address| format!("{address:?}")).collect();
-    let token = file.token.as_ref().map(|token| format!("token = \"{token}\"\n")).unwrap_or_default();
+    let token = file
+        .token
+        .as_ref()
+        .map(|token| format!("token = \"{token}\"\n"))
+        .unwrap_or_default();
     format!(
         "# Whoever can read this file can act as its owner.\ncluster = \"{}\"\naddresses = [{}]\n{token}ca_fingerprint = \"{}\"\nca = '''\n{}'''\n",
         file.cluster,

@@ -48,7 +48,11 @@ struct Lines {
 
 impl Lines {
     fn new(response: reqwest::Response) -> Self {
-        Self { bytes: response.bytes_stream().boxed(), rest: Vec::new(), ready: VecDeque::new() }
+        Self {
+            bytes: response.bytes_stream().boxed(),
+            rest: Vec::new(),
+            ready: VecDeque::new(),
+        }
     }
 
     /// The next line; `Ok(None)` when the other side has closed in order.
@@ -72,7 +76,11 @@ impl Lines {
             line.pop();
             self.ready.push_back(line);
         }
-        if self.rest.len() > LINE_BYTES_MAX { Err(Broken) } else { Ok(()) }
+        if self.rest.len() > LINE_BYTES_MAX {
+            Err(Broken)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -94,12 +102,24 @@ impl Client {
     /// Opens the event stream. `query` holds further parameters (`topic=lease&lease=lease-12`), `after` where to begin; without it the
     /// stream begins now.
     pub fn events(&self, query: &str, after: Option<Cursor>) -> Events<'_> {
-        Events { client: self, query: query.to_owned(), after, lines: None }
+        Events {
+            client: self,
+            query: query.to_owned(),
+            after,
+            lines: None,
+        }
     }
 
     /// Opens the output of a lease's work; `follow` reads on until the lease has ended.
     pub fn log(&self, lease: LeaseId, follow: bool) -> Log<'_> {
-        Log { client: self, lease, follow, places: BTreeMap::new(), lines: None, done: false }
+        Log {
+            client: self,
+            lease,
+            follow,
+            places: BTreeMap::new(),
+            lines: None,
+            done: false,
+        }
     }
 
     /// Opens a path as a stream of NDJSON at the first node that serves it.
@@ -108,7 +128,10 @@ impl Client {
         let mut reason = None;
         for _ in 0..ROUNDS_MAX {
             for address in self.addresses() {
-                let mut request = self.http.get(format!("https://{address}{path}")).header(ACCEPT, "application/x-ndjson");
+                let mut request = self
+                    .http
+                    .get(format!("https://{address}{path}"))
+                    .header(ACCEPT, "application/x-ndjson");
                 if let Some(authorization) = &self.authorization {
                     request = request.header(AUTHORIZATION, authorization.expose().clone());
                 }
@@ -130,7 +153,10 @@ impl Client {
         }
         let addresses = self.addresses();
         match reason {
-            Some(reason) => Err(ClientError::Garbled { address: addresses.join(", "), reason }),
+            Some(reason) => Err(ClientError::Garbled {
+                address: addresses.join(", "),
+                reason,
+            }),
             None => Err(ClientError::Unreachable { addresses, source }),
         }
     }
@@ -211,7 +237,9 @@ impl Log<'_> {
             let Some(lines) = &mut self.lines else { continue };
             match lines.next().await {
                 Ok(Some(line)) => {
-                    let Ok(line) = serde_json::from_slice::<LogLine>(&line) else { continue };
+                    let Ok(line) = serde_json::from_slice::<LogLine>(&line) else {
+                        continue;
+                    };
                     self.places.insert(line.rank, (line.epoch, line.position));
                     return Ok(Some(line));
                 }
@@ -232,9 +260,16 @@ impl Log<'_> {
     }
 
     fn path(&self) -> String {
-        let places = self.places.iter().map(|(rank, (epoch, position))| format!("{rank}:{epoch}:{position}"));
+        let places = self
+            .places
+            .iter()
+            .map(|(rank, (epoch, position))| format!("{rank}:{epoch}:{position}"));
         let after = places.collect::<Vec<_>>().join(",");
-        let after = if after.is_empty() { after } else { format!("&after={after}") };
+        let after = if after.is_empty() {
+            after
+        } else {
+            format!("&after={after}")
+        };
         format!("/v1/leases/{}/logs?follow={}{after}", self.lease, self.follow)
     }
 }

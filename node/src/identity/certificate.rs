@@ -88,7 +88,10 @@ pub fn spki_of(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, CertificateE
 /// The cluster that an authority's certificate names.
 pub fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<ClusterId, CertificateError> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::Unreadable)?;
-    let mut names = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let mut names = parsed
+        .subject()
+        .iter_common_name()
+        .filter_map(|name| name.as_str().ok());
     let cluster = names.find_map(|name| name.strip_prefix("Holdfast cluster ")?.parse().ok());
     cluster.ok_or(CertificateError::NamesNoNode)
 }

@@ -28,8 +28,17 @@ pub struct Filter {
 
 impl Filter {
     /// Reads the wishes from the query's texts.
-    pub fn new(caller: Caller, topics: Option<&str>, lease: Option<&str>, tenant: Option<&str>, node: Option<&str>) -> Result<Self, Failure> {
-        let topics = topics.into_iter().flat_map(|texts| texts.split(',')).filter(|text| !text.is_empty());
+    pub fn new(
+        caller: Caller,
+        topics: Option<&str>,
+        lease: Option<&str>,
+        tenant: Option<&str>,
+        node: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let topics = topics
+            .into_iter()
+            .flat_map(|texts| texts.split(','))
+            .filter(|text| !text.is_empty());
         let topics = topics.map(topic).collect::<Result<_, _>>()?;
         let filter = Self {
             topics,
@@ -85,7 +94,11 @@ impl Filter {
     }
 
     fn remember(&mut self, event: &Event) {
-        let looked_for = if self.caller.sees_all() { &self.tenant } else { &self.caller.tenant };
+        let looked_for = if self.caller.sees_all() {
+            &self.tenant
+        } else {
+            &self.caller.tenant
+        };
         if let Event::LeaseRequested(requested) = event
             && looked_for.as_ref() == Some(&requested.tenant)
         {
@@ -98,10 +111,13 @@ impl Filter {
 }
 
 fn topic(text: &str) -> Result<Topic, Failure> {
-    Topic::ALL.into_iter().find(|topic| topic.name() == text).ok_or_else(|| {
-        let names: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
-        Failure::bad_request(format!("there is no such topic; topics are {}", names.join(", ")))
-    })
+    Topic::ALL
+        .into_iter()
+        .find(|topic| topic.name() == text)
+        .ok_or_else(|| {
+            let names: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
+            Failure::bad_request(format!("there is no such topic; topics are {}", names.join(", ")))
+        })
 }
 
 fn mentions(event: &Event, wanted: NodeId) -> bool {

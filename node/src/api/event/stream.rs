@@ -48,7 +48,14 @@ pub fn open(api: &Api, filter: Filter, form: Form, after: Cursor) -> Result<Resp
     })?;
     // One place more than the queue is kept free for the last word.
     let (sender, receiver) = channel(api.limits().queue_batches.saturating_add(1));
-    let feed = Feed { api: api.clone(), filter, form, after, sender, _permit: permit };
+    let feed = Feed {
+        api: api.clone(),
+        filter,
+        form,
+        after,
+        sender,
+        _permit: permit,
+    };
     tokio::spawn(feed.run());
 
     let kind = match form {
@@ -92,7 +99,9 @@ fn quiet(clock: &dyn Clock, told_ms: u64) -> Duration {
 
 impl Feed {
     async fn run(mut self) {
-        let Ok(last_word) = self.sender.clone().try_reserve_owned() else { return };
+        let Ok(last_word) = self.sender.clone().try_reserve_owned() else {
+            return;
+        };
         // Bytes at once, so that a client and every proxy between know that the stream has begun.
         let stop = match self.send(self.note("bookmark", self.after)).await {
             Ok(()) => self.feed().await,

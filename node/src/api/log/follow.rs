@@ -87,7 +87,15 @@ impl Follow {
                 lines.skip_to(chunk.from);
             }
             for (position, text) in lines.push(&chunk.bytes) {
-                if !self.give(LogLine { rank, epoch: epoch.0, position, text }).await {
+                if !self
+                    .give(LogLine {
+                        rank,
+                        epoch: epoch.0,
+                        position,
+                        text,
+                    })
+                    .await
+                {
                     return;
                 }
             }
@@ -99,7 +107,13 @@ impl Follow {
             }
         }
         if let Some((position, text)) = lines.finish() {
-            self.give(LogLine { rank, epoch: epoch.0, position, text }).await;
+            self.give(LogLine {
+                rank,
+                epoch: epoch.0,
+                position,
+                text,
+            })
+            .await;
         }
     }
 
@@ -109,7 +123,9 @@ impl Follow {
         let placement = lease.placement.as_ref();
         let members = placement.into_iter().flat_map(|placement| &placement.members);
         let wanted = members.map(|member| (member.allocation.rank, member.allocation.node));
-        let members = wanted.filter(|(rank, _)| self.rank.is_none_or(|only| only == *rank)).collect();
+        let members = wanted
+            .filter(|(rank, _)| self.rank.is_none_or(|only| only == *rank))
+            .collect();
         let attempt = placement.map(|placement| placement.attempt).unwrap_or_default();
         Some(((lease.epoch, attempt, lease.status), members))
     }
@@ -155,19 +171,33 @@ impl Follow {
     /// Reads a member's output from its node; tells whether it ended as it should.
     async fn remote(&self, rank: u32, node: NodeId, epoch: Epoch) -> bool {
         let state = self.api.parts().committed.state();
-        let Some(address) = state.nodes.get(&node).map(|node| node.spec.address.to_string()) else { return true };
+        let Some(address) = state.nodes.get(&node).map(|node| node.spec.address.to_string()) else {
+            return true;
+        };
         let position = self.position(rank, epoch);
-        let mut asked = member_log(&self.api.parts().peers, &address, self.lease, rank, epoch, position, self.follow);
+        let mut asked = member_log(
+            &self.api.parts().peers,
+            &address,
+            self.lease,
+            rank,
+            epoch,
+            position,
+            self.follow,
+        );
         if let Some(authorization) = &self.authorization {
             asked = asked.header(AUTHORIZATION, authorization.clone());
         }
-        let Ok(response) = asked.send().await.and_then(reqwest::Response::error_for_status) else { return false };
+        let Ok(response) = asked.send().await.and_then(reqwest::Response::error_for_status) else {
+            return false;
+        };
         let mut bytes = response.bytes_stream();
         let mut lines = Lines::of_json();
         while let Some(chunk) = bytes.next().await {
             let Ok(chunk) = chunk else { return false };
             for (_, text) in lines.push(&chunk) {
-                let Ok(line) = serde_json::from_str::<LogLine>(&text) else { return false };
+                let Ok(line) = serde_json::from_str::<LogLine>(&text) else {
+                    return false;
+                };
                 if !self.give(line).await {
                     return true;
                 }
@@ -177,22 +207,37 @@ impl Follow {
     }
 
     fn request(&self, epoch: Epoch, after: u64) -> LogRequest {
-        LogRequest { lease: self.lease, epoch, after, bytes_max: READ_BYTES, wait: self.follow }
+        LogRequest {
+            lease: self.lease,
+            epoch,
+            after,
+            bytes_max: READ_BYTES,
+            wait: self.follow,
+        }
     }
 
     /// How far a member was read in a placement; a new placement's output begins anew.
     fn position(&self, rank: u32, epoch: Epoch) -> u64 {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.get(&rank).filter(|place| place.epoch == epoch).map_or(0, |place| place.position)
+        places
+            .get(&rank)
+            .filter(|place| place.epoch == epoch)
+            .map_or(0, |place| place.position)
     }
 
     /// Gives a line to the client; tells whether the client is still there.
     async fn give(&self, line: LogLine) -> bool {
-        let place = Place { epoch: Epoch(line.epoch), position: line.position };
+        let place = Place {
+            epoch: Epoch(line.epoch),
+            position: line.position,
+        };
         let rank = line.rank;
         let sent = self.out.send(line).await.is_ok();
         if sent {
-            self.places.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, place);
+            self.places
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(rank, place);
         }
         sent
     }

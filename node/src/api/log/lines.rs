@@ -14,12 +14,19 @@ pub struct Lines {
 impl Lines {
     /// Begins at a position.
     pub fn from(position: u64) -> Self {
-        Self { position, rest: Vec::new(), bytes_max: LINE_BYTES_MAX }
+        Self {
+            position,
+            rest: Vec::new(),
+            bytes_max: LINE_BYTES_MAX,
+        }
     }
 
     /// For the JSON form of lines, whose escapes make them longer.
     pub fn of_json() -> Self {
-        Self { bytes_max: 8 * LINE_BYTES_MAX, ..Self::from(0) }
+        Self {
+            bytes_max: 8 * LINE_BYTES_MAX,
+            ..Self::from(0)
+        }
     }
 
     /// The position behind everything that was pushed.
@@ -56,7 +63,10 @@ impl Lines {
 
     fn cut(&mut self, begin: usize, length: usize) -> (u64, String) {
         self.position = self.position.saturating_add(length as u64);
-        (self.position, String::from_utf8_lossy(&self.rest[begin..begin + length]).into_owned())
+        (
+            self.position,
+            String::from_utf8_lossy(&self.rest[begin..begin + length]).into_owned(),
+        )
     }
 }
 

@@ -16,14 +16,22 @@ use crate::wire::lease::{LeaseAccepted, LeaseOrder};
 /// Checks a value against a schema of the document; gives every mismatch.
 fn mismatches(document: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     if let Some(reference) = schema["$ref"].as_str() {
-        let target = document.pointer(reference.trim_start_matches('#')).unwrap_or(&Value::Null);
+        let target = document
+            .pointer(reference.trim_start_matches('#'))
+            .unwrap_or(&Value::Null);
         assert!(!target.is_null(), "{reference} is not in the document");
         return mismatches(document, target, value, place);
     }
     for word in ["oneOf", "anyOf"] {
         if let Some(choices) = schema[word].as_array() {
-            let fits = choices.iter().any(|choice| mismatches(document, choice, value, place).is_empty());
-            return if fits { Vec::new() } else { vec![format!("{place}: {value} fits none of {word}")] };
+            let fits = choices
+                .iter()
+                .any(|choice| mismatches(document, choice, value, place).is_empty());
+            return if fits {
+                Vec::new()
+            } else {
+                vec![format!("{place}: {value} fits none of {word}")]
+            };
         }
     }
     let kinds: Vec<&str> = match &schema["type"] {
@@ -46,7 +54,12 @@ fn mismatches(document: &Value, schema: &Value, value: &Value, place: &str) -> V
         wrong.push(format!("{place}: {value} is not {kinds:?}"));
     }
     if let (Some(object), Some(properties)) = (value.as_object(), schema["properties"].as_object()) {
-        for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for required in schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             if !object.contains_key(required) {
                 wrong.push(format!("{place}: {required} is missing"));
             }
@@ -60,7 +73,12 @@ fn mismatches(document: &Value, schema: &Value, value: &Value, place: &str) -> V
     }
     if let Some(members) = value.as_array() {
         for (at, member) in members.iter().enumerate() {
-            wrong.extend(mismatches(document, &schema["items"], member, &format!("{place}[{at}]")));
+            wrong.extend(mismatches(
+                document,
+                &schema["items"],
+                member,
+                &format!("{place}[{at}]"),
+            ));
         }
     }
     wrong
@@ -79,9 +97,11 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
             { "model": "h100", "plan": "on-demand", "micros_per_device_hour": 1 } ] } })),
         ("post", "/v1/tokens") => Some(json!({ "kind": "access", "role": "read-only" })),
         ("put", "/v1/tenants/{tenant}") => Some(json!({ "devices_max": 4 })),
-        ("post", "/v1/join") => Some(json!({ "token": "tok-0000000000000001", "secret": "00", "public_key": "00",
+        ("post", "/v1/join") => Some(
+            json!({ "token": "tok-0000000000000001", "secret": "00", "public_key": "00",
             "label": "n2", "zone": "a", "role": "replica",
-            "address": { "host": "10.0.0.2", "main_port": 1, "lease_port": 2, "bulk_port": 3 } })),
+            "address": { "host": "10.0.0.2", "main_port": 1, "lease_port": 2, "bulk_port": 3 } }),
+        ),
         _ => None,
     };
     let lease = if method == "delete" { ending } else { lease };
@@ -91,14 +111,23 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
         .replace("{gpu}", "GPU-08080808-0808-0808-0808-080808080808")
         .replace("{token}", "tok-00000000000000ff")
         .replace("{tenant}", "blue");
-    let filled = if path == "/v1/events" { filled + "?limit=5&after=0" } else { filled };
+    let filled = if path == "/v1/events" {
+        filled + "?limit=5&after=0"
+    } else {
+        filled
+    };
     (filled, body)
 }
 
 async fn accepted(world: &World) -> LeaseId {
     let order = LeaseOrder::new(1, 3_600_000, vec!["true".to_owned()]);
     let client = world.client(Some(&world.operator));
-    client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order).await.unwrap().body.lease
+    client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order)
+        .await
+        .unwrap()
+        .body
+        .lease
 }
 
 #[tokio::test]
@@ -108,31 +137,55 @@ async fn every_documented_operation_answers_as_it_is_documented() {
     let epoch = world.run(lease);
     world.write(lease, epoch, "hello\n", true);
     let http = world.http();
-    let document: Value = http.get(world.url("/openapi.json")).send().await.unwrap().json().await.unwrap();
+    let document: Value = http
+        .get(world.url("/openapi.json"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
 
     let mut called = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
             let (filled, body) = call(method, path, lease, ending);
             let verb = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
-            let mut request = http.request(verb, world.url(&filled)).header("authorization", shown(&world.operator));
+            let mut request = http
+                .request(verb, world.url(&filled))
+                .header("authorization", shown(&world.operator));
             if let Some(body) = body {
                 request = request.json(&body);
             }
             let response = request.send().await.unwrap();
-            let (status, kind) = (response.status(), response.headers()["content-type"].to_str().unwrap().to_owned());
+            let (status, kind) = (
+                response.status(),
+                response.headers()["content-type"].to_str().unwrap().to_owned(),
+            );
             let kind = kind.split(';').next().unwrap();
             let bytes = response.bytes().await.unwrap();
             // A token that does not exist cannot be revoked, and this world admits nobody.
-            let fails = matches!((method.as_str(), path.as_str()), ("delete", "/v1/tokens/{token}" | "/v1/nodes/{node}") | ("post", "/v1/join"));
-            assert_eq!(status.is_success(), !fails, "{method} {path}: {status} {}", String::from_utf8_lossy(&bytes));
+            let fails = matches!(
+                (method.as_str(), path.as_str()),
+                ("delete", "/v1/tokens/{token}" | "/v1/nodes/{node}") | ("post", "/v1/join")
+            );
+            assert_eq!(
+                status.is_success(),
+                !fails,
+                "{method} {path}: {status} {}",
+                String::from_utf8_lossy(&bytes)
+            );
             let answers = &operation["responses"];
             let answer = answers.get(status.as_str()).unwrap_or(&answers["default"]);
             let schema = &answer["content"][kind]["schema"];
             assert!(!schema.is_null(), "{method} {path}: {status} {kind} is not documented");
             if kind.ends_with("json") {
                 let value: Value = serde_json::from_slice(&bytes).unwrap();
-                assert_eq!(mismatches(&document, schema, &value, path), Vec::<String>::new(), "{method} {path}");
+                assert_eq!(
+                    mismatches(&document, schema, &value, path),
+                    Vec::<String>::new(),
+                    "{method} {path}"
+                );
             }
             called += 1;
         }
@@ -159,10 +212,19 @@ fn every_reference_of_the_document_resolves_and_operations_have_their_own_ids() 
     walk(&document, &mut references);
     assert!(references.len() > 10);
     for reference in references {
-        assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+        assert!(
+            document.pointer(reference.trim_start_matches('#')).is_some(),
+            "{reference}"
+        );
     }
-    let operations = document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());
-    let ids: Vec<&str> = operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let operations = document["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<&str> = operations
+        .map(|operation| operation["operationId"].as_str().unwrap())
+        .collect();
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
 }
 
@@ -170,8 +232,17 @@ fn every_reference_of_the_document_resolves_and_operations_have_their_own_ids() 
 async fn what_is_no_endpoint_is_answered_as_a_problem() {
     let world = World::start().await;
     let http = world.http();
-    for (method, path, status) in [(Method::GET, "/v1/nothing", 404), (Method::GET, "/", 404), (Method::PATCH, "/v1/leases", 405)] {
-        let response = http.request(method, world.url(path)).header("authorization", shown(&world.operator)).send().await.unwrap();
+    for (method, path, status) in [
+        (Method::GET, "/v1/nothing", 404),
+        (Method::GET, "/", 404),
+        (Method::PATCH, "/v1/leases", 405),
+    ] {
+        let response = http
+            .request(method, world.url(path))
+            .header("authorization", shown(&world.operator))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(response.status(), status, "{path}");
         assert_eq!(response.headers()["content-type"], "application/problem+json");
     }

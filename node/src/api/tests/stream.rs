@@ -17,7 +17,10 @@ use crate::wire::event::EventPage;
 use crate::wire::lease::{LeaseAccepted, LeaseOrder};
 
 fn note(world: &World, text: &str) {
-    world.operate(Command::Annotate { subject: name("tests"), text: text.to_owned() });
+    world.operate(Command::Annotate {
+        subject: name("tests"),
+        text: text.to_owned(),
+    });
 }
 
 /// Reads a stream until it ends or a text was seen.
@@ -41,7 +44,10 @@ async fn a_stream_resumes_strictly_behind_its_last_event_on_a_node_without_a_lea
     }
     world.leaderless.store(true, Ordering::SeqCst);
     let http = world.http();
-    let open = || http.get(world.url("/v1/events?after=0")).header("authorization", shown(&world.operator));
+    let open = || {
+        http.get(world.url("/v1/events?after=0"))
+            .header("authorization", shown(&world.operator))
+    };
     let whole = read_until(open().send().await.unwrap(), "note 4").await;
     let ids: Vec<&str> = whole.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     let place = ids.iter().position(|_| true).unwrap();
@@ -63,7 +69,10 @@ async fn every_event_is_given_once_and_in_order_across_pages_and_streams() {
     for round in 0..30 {
         note(&world, &format!("round {round}"));
     }
-    while !streamed.last().is_some_and(|(_, text): &(Cursor, String)| text.contains("round 29")) {
+    while !streamed
+        .last()
+        .is_some_and(|(_, text): &(Cursor, String)| text.contains("round 29"))
+    {
         if let Item::Event(event) = stream.next().await.unwrap() {
             streamed.push((event.id, serde_json::to_string(&event.data).unwrap()));
         }
@@ -71,8 +80,16 @@ async fn every_event_is_given_once_and_in_order_across_pages_and_streams() {
     let mut paged = Vec::new();
     let mut after = Cursor::default();
     loop {
-        let page: EventPage = client.get(&format!("/v1/events?limit=7&after={after}")).await.unwrap().body;
-        paged.extend(page.events.iter().map(|event| (event.id, serde_json::to_string(&event.data).unwrap())));
+        let page: EventPage = client
+            .get(&format!("/v1/events?limit=7&after={after}"))
+            .await
+            .unwrap()
+            .body;
+        paged.extend(
+            page.events
+                .iter()
+                .map(|event| (event.id, serde_json::to_string(&event.data).unwrap())),
+        );
         after = page.next;
         if page.end {
             break;
@@ -110,9 +127,19 @@ async fn a_position_that_is_gone_is_told_and_the_client_goes_on_behind_it() {
 
 #[tokio::test]
 async fn a_quiet_or_filtered_stream_tells_where_it_is() {
-    let world = World::start_with(Limits { bookmark_every: Duration::from_millis(20), ..Limits::default() }).await;
+    let world = World::start_with(Limits {
+        bookmark_every: Duration::from_millis(20),
+        ..Limits::default()
+    })
+    .await;
     let client = world.client(Some(&world.operator));
-    let mut stream = client.events("topic=billing", Some(Cursor { index: 3, sub: u32::MAX }));
+    let mut stream = client.events(
+        "topic=billing",
+        Some(Cursor {
+            index: 3,
+            sub: u32::MAX,
+        }),
+    );
     for at in 0..10 {
         note(&world, &format!("note {at}"));
     }
@@ -128,14 +155,20 @@ async fn a_quiet_or_filtered_stream_tells_where_it_is() {
 
 #[tokio::test]
 async fn a_subscriber_that_does_not_read_is_told_and_loses_nothing() {
-    let limits = Limits { queue_batches: 1, slow_after: Duration::from_millis(50), ..Limits::default() };
+    let limits = Limits {
+        queue_batches: 1,
+        slow_after: Duration::from_millis(50),
+        ..Limits::default()
+    };
     let world = World::start_with(limits).await;
     let text = "x".repeat(4_000);
     for _ in 0..3_000 {
         note(&world, &text);
     }
     let http = world.http();
-    let open = http.get(world.url("/v1/events?after=0")).header("authorization", shown(&world.operator));
+    let open = http
+        .get(world.url("/v1/events?after=0"))
+        .header("authorization", shown(&world.operator));
     let response = open.send().await.unwrap();
     // Nobody reads until the queue and the socket's buffers have been full for longer than the limit.
     let mut streams = world.open_streams();
@@ -144,9 +177,16 @@ async fn a_subscriber_that_does_not_read_is_told_and_loses_nothing() {
         streams = world.open_streams();
     }
     let whole = read_until(response, "event: too-slow").await;
-    let ids: Vec<Cursor> = whole.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
+    let ids: Vec<Cursor> = whole
+        .lines()
+        .filter_map(|line| line.strip_prefix("id: ")?.parse().ok())
+        .collect();
     let (told, given) = ids.split_last().unwrap();
-    assert_eq!(Some(told), given.last(), "the stream says to go on behind the last event that it gave");
+    assert_eq!(
+        Some(told),
+        given.last(),
+        "the stream says to go on behind the last event that it gave"
+    );
 }
 
 #[tokio::test]
@@ -154,7 +194,12 @@ async fn output_of_work_is_followed_to_its_end() {
     let world = World::start().await;
     let client = world.client(Some(&world.operator));
     let order = LeaseOrder::new(1, 60_000, vec!["true".to_owned()]);
-    let lease = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order).await.unwrap().body.lease;
+    let lease = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order)
+        .await
+        .unwrap()
+        .body
+        .lease;
     let mut log = client.log(lease, true);
     let reader = async {
         let mut lines = Vec::new();
@@ -173,6 +218,9 @@ async fn output_of_work_is_followed_to_its_end() {
     let expected = [(4, "one\n"), (8, "two\n"), (13, "three")];
     assert_eq!(lines, expected.map(|(position, text)| (position, text.to_owned())));
 
-    let raw = world.http().get(world.url(&format!("/v1/leases/{lease}/logs?after=0:1:4"))).header("authorization", shown(&world.operator));
+    let raw = world
+        .http()
+        .get(world.url(&format!("/v1/leases/{lease}/logs?after=0:1:4")))
+        .header("authorization", shown(&world.operator));
     assert_eq!(raw.send().await.unwrap().text().await.unwrap(), "two\nthree");
 }

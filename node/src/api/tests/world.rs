@@ -80,11 +80,15 @@ impl Propose for World {
     fn propose(&self, envelope: Envelope) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             if self.leaderless.load(Ordering::SeqCst) {
-                return Outcome::Unknown { reason: "no leader".to_owned() };
+                return Outcome::Unknown {
+                    reason: "no leader".to_owned(),
+                };
             }
             let outcome = self.apply(envelope);
             match self.mute.swap(false, Ordering::SeqCst) {
-                true => Outcome::Unknown { reason: "the leader fell silent".to_owned() },
+                true => Outcome::Unknown {
+                    reason: "the leader fell silent".to_owned(),
+                },
                 false => outcome,
             }
         })
@@ -95,7 +99,9 @@ impl Linearize for World {
     fn linearize(&self) -> BoxFuture<'_, Result<u64, ReadError>> {
         Box::pin(async move {
             match self.leaderless.load(Ordering::SeqCst) {
-                true => Err(ReadError { reason: "no leader".to_owned() }),
+                true => Err(ReadError {
+                    reason: "no leader".to_owned(),
+                }),
                 false => Ok(*self.applied.borrow()),
             }
         })
@@ -105,7 +111,11 @@ impl Linearize for World {
 impl Standing for World {
     fn leadership(&self) -> Leadership {
         let leads = !self.leaderless.load(Ordering::SeqCst);
-        Leadership { leader: leads.then_some(self.node), term: 1, heard_ms_ago: Some(if leads { 0 } else { 700 }) }
+        Leadership {
+            leader: leads.then_some(self.node),
+            term: 1,
+            heard_ms_ago: Some(if leads { 0 } else { 700 }),
+        }
     }
 }
 
@@ -129,7 +139,12 @@ impl Committed for World {
                 return Err(HistoryError::Compacted { through });
             }
             let records = self.records.lock().unwrap();
-            Ok(records.iter().filter(|record| record.cursor > after).take(limit).cloned().collect())
+            Ok(records
+                .iter()
+                .filter(|record| record.cursor > after)
+                .take(limit)
+                .cloned()
+                .collect())
         })
     }
 
@@ -150,7 +165,11 @@ impl Logs for World {
                     let (bytes, ended) = written.get(&(request.lease, request.epoch)).ok_or(absent)?;
                     let from = usize::try_from(request.after).unwrap().min(bytes.len());
                     let until = bytes.len().min(from + request.bytes_max);
-                    LogChunk { from: request.after, bytes: Bytes::copy_from_slice(&bytes[from..until]), ended: *ended }
+                    LogChunk {
+                        from: request.after,
+                        bytes: Bytes::copy_from_slice(&bytes[from..until]),
+                        ended: *ended,
+                    }
                 };
                 if !chunk.bytes.is_empty() || chunk.ended || !request.wait {
                     return Ok(chunk);
@@ -163,7 +182,12 @@ impl Logs for World {
 
 impl Admit for World {
     fn admit(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinAnswer, AdmitError>> {
-        Box::pin(async move { Err(AdmitError::Refused { rejection: Rejection::TokenUnknown { token: request.token }, index: 0 }) })
+        Box::pin(async move {
+            Err(AdmitError::Refused {
+                rejection: Rejection::TokenUnknown { token: request.token },
+                index: 0,
+            })
+        })
     }
 }
 
@@ -236,8 +260,14 @@ impl World {
         drop(machine);
         self.applied.send_replace(index);
         match applied.outcome {
-            Ok(events) => Outcome::Applied { index: applied.index, events },
-            Err(rejection) => Outcome::Refused { rejection, index: applied.index },
+            Ok(events) => Outcome::Applied {
+                index: applied.index,
+                events,
+            },
+            Err(rejection) => Outcome::Refused {
+                rejection,
+                index: applied.index,
+            },
         }
     }
 
@@ -258,7 +288,12 @@ impl World {
     }
 
     fn found(&self, port: u16) {
-        let address = NodeAddress { host: "127.0.0.1".to_owned(), main_port: port, lease_port: 1, bulk_port: 2 };
+        let address = NodeAddress {
+            host: "127.0.0.1".to_owned(),
+            main_port: port,
+            lease_port: 1,
+            bulk_port: 2,
+        };
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.node.0.to_be_bytes());
         let spec = NodeSpec {
@@ -278,15 +313,38 @@ impl World {
             note: "the first".to_owned(),
             expires: None,
         };
-        let price = |model: &str, micros| Price { model: name(model), plan: Plan::OnDemand, micros_per_device_hour: micros };
+        let price = |model: &str, micros| Price {
+            model: name(model),
+            plan: Plan::OnDemand,
+            micros_per_device_hour: micros,
+        };
         let prices = vec![price("a100", 1_500_000), price("h100", 2_500_000)];
-        let tariff = Tariff { version: 1, currency: "USD".to_owned(), prices };
-        let init = InitCluster { cluster: self.cluster, era: Era(0), node: spec, operator, tariff };
+        let tariff = Tariff {
+            version: 1,
+            currency: "USD".to_owned(),
+            prices,
+        };
+        let init = InitCluster {
+            cluster: self.cluster,
+            era: Era(0),
+            node: spec,
+            operator,
+            tariff,
+        };
         self.say(Command::InitCluster(Box::new(init)));
 
-        let boot = BootProof { boot: BootId([1; 16]), boot_ms: 5 };
+        let boot = BootProof {
+            boot: BootId([1; 16]),
+            boot_ms: 5,
+        };
         let incarnation = Incarnation(1);
-        self.say(Command::RegisterNode { node: self.node, incarnation, replaces: None, boot, address });
+        self.say(Command::RegisterNode {
+            node: self.node,
+            incarnation,
+            replaces: None,
+            boot,
+            address,
+        });
         let device = |at: u8| Device {
             id: DeviceId([at; 16]),
             kind: DeviceKind::Gpu,
@@ -304,14 +362,22 @@ impl World {
             version: "test".to_owned(),
             simulated: true,
         };
-        self.say(Command::ReportInventory { node: self.node, incarnation, inventory });
+        self.say(Command::ReportInventory {
+            node: self.node,
+            incarnation,
+            inventory,
+        });
     }
 
     /// Places a lease on the one node and runs it.
     pub(crate) fn run(&self, lease: LeaseId) -> Epoch {
         let state = self.state();
         let requested = state.leases.get(&lease).unwrap().requested.clone();
-        let free = state.devices.values().filter(|slot| slot.is_free()).map(|slot| slot.device.id);
+        let free = state
+            .devices
+            .values()
+            .filter(|slot| slot.is_free())
+            .map(|slot| slot.device.id);
         let count = requested.request.devices_min;
         let allocation = Allocation {
             node: self.node,
@@ -321,9 +387,24 @@ impl World {
             memory_mib: requested.request.memory_mib_per_device * count,
         };
         let (node, incarnation, epoch, attempt) = (self.node, Incarnation(1), Epoch(1), Attempt(1));
-        self.say(Command::CommitPlacement { lease, epoch, allocations: vec![allocation] });
-        self.say(Command::ReportPrepared { lease, epoch, follows: Attempt(0), node, incarnation });
-        self.say(Command::ReportStarted { lease, epoch, attempt, node });
+        self.say(Command::CommitPlacement {
+            lease,
+            epoch,
+            allocations: vec![allocation],
+        });
+        self.say(Command::ReportPrepared {
+            lease,
+            epoch,
+            follows: Attempt(0),
+            node,
+            incarnation,
+        });
+        self.say(Command::ReportStarted {
+            lease,
+            epoch,
+            attempt,
+            node,
+        });
         self.write(lease, epoch, "", false);
         epoch
     }
@@ -332,7 +413,13 @@ impl World {
     pub(crate) fn finish(&self, lease: LeaseId, code: i32) {
         let (node, epoch, attempt) = (self.node, Epoch(1), Attempt(1));
         self.write(lease, epoch, "", true);
-        self.say(Command::ReportExited { lease, epoch, attempt, node, exit: Exit::Code(code) });
+        self.say(Command::ReportExited {
+            lease,
+            epoch,
+            attempt,
+            node,
+            exit: Exit::Code(code),
+        });
     }
 
     /// Writes output of a lease's work.
@@ -363,10 +450,19 @@ impl World {
 
     /// Applies what the operator says.
     pub(crate) fn operate(&self, command: Command) {
-        let principal =
-            Principal::Bearer { token: self.operator.id, role: Role::Operator, tenant: Some(name("default")) };
-        let envelope =
-            Envelope { stamp: Timestamp(0), principal, project: None, origin: self.node, request: None, command };
+        let principal = Principal::Bearer {
+            token: self.operator.id,
+            role: Role::Operator,
+            tenant: Some(name("default")),
+        };
+        let envelope = Envelope {
+            stamp: Timestamp(0),
+            principal,
+            project: None,
+            origin: self.node,
+            request: None,
+            command,
+        };
         assert!(matches!(self.apply(envelope), Outcome::Applied { .. }));
     }
 
@@ -389,13 +485,21 @@ impl World {
 
     /// Sets the wall clock ahead.
     pub(crate) fn jump(&self, span: Duration) {
-        self.ahead_ms.fetch_add(u64::try_from(span.as_millis()).unwrap(), Ordering::SeqCst);
+        self.ahead_ms
+            .fetch_add(u64::try_from(span.as_millis()).unwrap(), Ordering::SeqCst);
     }
 
     /// A client with a token.
     pub(crate) fn client(&self, bearer: Option<&Bearer>) -> Client {
         let tls = https_client(&self.authority, self.cluster).unwrap();
-        Client::new(vec![self.address.clone()], tls, bearer, Arc::new(OsClock), Arc::new(OsEntropy) as Arc<dyn Entropy>).unwrap()
+        Client::new(
+            vec![self.address.clone()],
+            tls,
+            bearer,
+            Arc::new(OsClock),
+            Arc::new(OsEntropy) as Arc<dyn Entropy>,
+        )
+        .unwrap()
     }
 
     /// A bare HTTPS client.

@@ -26,30 +26,60 @@ fn order(devices: u32) -> LeaseOrder {
 }
 
 fn code_of(error: &ClientError) -> String {
-    error.problem().map(|problem| problem.code.clone()).unwrap_or_else(|| format!("{error:?}"))
+    error
+        .problem()
+        .map(|problem| problem.code.clone())
+        .unwrap_or_else(|| format!("{error:?}"))
 }
 
 #[tokio::test]
 async fn a_lease_is_ordered_shown_extended_and_given_back() {
     let world = World::start().await;
     let client = world.client(Some(&world.operator));
-    let answer = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(2)).await.unwrap();
+    let answer = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(2))
+        .await
+        .unwrap();
     let lease = answer.body.lease;
-    assert_eq!((answer.index, lease.index), (Some(answer.body.index), answer.body.index));
+    assert_eq!(
+        (answer.index, lease.index),
+        (Some(answer.body.index), answer.body.index)
+    );
 
     let view: LeaseView = client.get(&format!("/v1/leases/{lease}")).await.unwrap().body;
-    assert_eq!((view.status.as_str(), view.devices_min, view.currency.as_str()), ("pending", 2, "USD"));
+    assert_eq!(
+        (view.status.as_str(), view.devices_min, view.currency.as_str()),
+        ("pending", 2, "USD")
+    );
     world.run(lease);
     let view: LeaseView = client.get(&format!("/v1/leases/{lease}")).await.unwrap().body;
-    assert_eq!((view.status.as_str(), view.devices, view.members[0].state.as_str()), ("active", 2, "running"));
-    let renewed: Applied = client.command(Method::POST, &format!("/v1/leases/{lease}/renew"), &json!({"more_ms": 1000})).await.unwrap().body;
+    assert_eq!(
+        (view.status.as_str(), view.devices, view.members[0].state.as_str()),
+        ("active", 2, "running")
+    );
+    let renewed: Applied = client
+        .command(
+            Method::POST,
+            &format!("/v1/leases/{lease}/renew"),
+            &json!({"more_ms": 1000}),
+        )
+        .await
+        .unwrap()
+        .body;
     assert!(renewed.index > answer.body.index);
-    client.command::<Applied>(Method::DELETE, &format!("/v1/leases/{lease}"), &json!({})).await.unwrap();
+    client
+        .command::<Applied>(Method::DELETE, &format!("/v1/leases/{lease}"), &json!({}))
+        .await
+        .unwrap();
     let view: LeaseView = client.get(&format!("/v1/leases/{lease}")).await.unwrap().body;
     assert_eq!(view.status, "ending");
 
     let history: LeaseHistory = client.get(&format!("/v1/leases/{lease}/events")).await.unwrap().body;
-    assert!(history.lines[0].text.starts_with("tenant default asked for 2 devices"), "{:?}", history.lines[0]);
+    assert!(
+        history.lines[0].text.starts_with("tenant default asked for 2 devices"),
+        "{:?}",
+        history.lines[0]
+    );
     assert!(history.lines.iter().any(|line| line.text.contains("on n1")));
 }
 
@@ -57,11 +87,25 @@ async fn a_lease_is_ordered_shown_extended_and_given_back() {
 async fn a_retry_with_the_same_request_id_makes_no_second_lease() {
     let world = World::start().await;
     let client = world.client(Some(&world.operator));
-    let request = RequestId { client_ms: OsClock.wall_ms(), random: 7 };
-    let first: LeaseAccepted = client.command_as(request, Method::POST, "/v1/leases", &order(1)).await.unwrap().body;
-    let second: LeaseAccepted = client.command_as(request, Method::POST, "/v1/leases", &order(1)).await.unwrap().body;
+    let request = RequestId {
+        client_ms: OsClock.wall_ms(),
+        random: 7,
+    };
+    let first: LeaseAccepted = client
+        .command_as(request, Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap()
+        .body;
+    let second: LeaseAccepted = client
+        .command_as(request, Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap()
+        .body;
     assert_eq!(first, second);
-    assert_eq!(client.get::<LeaseList>("/v1/leases").await.unwrap().body.leases.len(), 1);
+    assert_eq!(
+        client.get::<LeaseList>("/v1/leases").await.unwrap().body.leases.len(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -69,22 +113,41 @@ async fn a_command_whose_answer_was_lost_is_sent_again_and_executed_once() {
     let world = World::start().await;
     world.mute.store(true, Ordering::SeqCst);
     let client = world.client(Some(&world.operator));
-    let accepted = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(1)).await.unwrap().body;
+    let accepted = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap()
+        .body;
     let leases = client.get::<LeaseList>("/v1/leases").await.unwrap().body.leases;
-    assert_eq!(leases.iter().map(|lease| lease.id).collect::<Vec<_>>(), [accepted.lease]);
+    assert_eq!(
+        leases.iter().map(|lease| lease.id).collect::<Vec<_>>(),
+        [accepted.lease]
+    );
 }
 
 #[tokio::test]
 async fn without_a_leader_a_write_ends_unknown_with_the_id_to_retry_and_stale_reads_go_on() {
     let world = World::start().await;
     world.leaderless.store(true, Ordering::SeqCst);
-    let client = world.client(Some(&world.operator)).with_patience(Duration::from_millis(1));
+    let client = world
+        .client(Some(&world.operator))
+        .with_patience(Duration::from_millis(1));
     let request = client.draw_request();
-    let error = client.command_as::<LeaseAccepted>(request, Method::POST, "/v1/leases", &order(1)).await.unwrap_err();
-    assert!(matches!(error, ClientError::Unknown { request: told, .. } if told == request), "{error:?}");
+    let error = client
+        .command_as::<LeaseAccepted>(request, Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ClientError::Unknown { request: told, .. } if told == request),
+        "{error:?}"
+    );
 
     let http = world.http();
-    let get = |path: &str| http.get(world.url(path)).header("authorization", shown(&world.operator)).send();
+    let get = |path: &str| {
+        http.get(world.url(path))
+            .header("authorization", shown(&world.operator))
+            .send()
+    };
     let fresh = get("/v1/cluster").await.unwrap();
     assert_eq!(fresh.status(), 503);
     assert_eq!(fresh.json::<Value>().await.unwrap()["code"], "not-fresh");
@@ -97,7 +160,11 @@ async fn without_a_leader_a_write_ends_unknown_with_the_id_to_retry_and_stale_re
     assert_eq!(get("/healthz").await.unwrap().status(), 200);
 
     world.leaderless.store(false, Ordering::SeqCst);
-    let accepted: LeaseAccepted = client.command_as(request, Method::POST, "/v1/leases", &order(1)).await.unwrap().body;
+    let accepted: LeaseAccepted = client
+        .command_as(request, Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap()
+        .body;
     assert_eq!(client.get::<ClusterView>("/v1/cluster").await.unwrap().body.leases, 1);
     assert_eq!(accepted.lease.index, accepted.index);
 }
@@ -123,7 +190,10 @@ async fn bad_orders_are_refused_with_what_would_be_right_and_have_no_effect() {
         (endless, "out-of-range", "400"),
         (hostile, "out-of-range", ""),
     ] {
-        let error = client.command::<Value>(Method::POST, "/v1/leases", &order).await.unwrap_err();
+        let error = client
+            .command::<Value>(Method::POST, "/v1/leases", &order)
+            .await
+            .unwrap_err();
         assert_eq!(code_of(&error), code, "{error}");
         assert!(error.to_string().contains(says), "{error}");
         assert!(!error.to_string().contains(['\0', '\u{1b}', '\n']), "{error:?}");
@@ -139,12 +209,29 @@ async fn bad_orders_are_refused_with_what_would_be_right_and_have_no_effect() {
         "",
         "\u{feff}",
     ] {
-        let response = http.post(world.url("/v1/leases")).header("authorization", shown(&world.operator)).body(body).send().await.unwrap();
+        let response = http
+            .post(world.url("/v1/leases"))
+            .header("authorization", shown(&world.operator))
+            .body(body)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(response.status(), 400, "{body}");
-        let detail = response.json::<Value>().await.unwrap()["detail"].as_str().unwrap().to_owned();
+        let detail = response.json::<Value>().await.unwrap()["detail"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         assert!(!detail.contains('\u{1b}'), "{detail:?}");
     }
-    assert!(client.get::<LeaseList>("/v1/leases").await.unwrap().body.leases.is_empty());
+    assert!(
+        client
+            .get::<LeaseList>("/v1/leases")
+            .await
+            .unwrap()
+            .body
+            .leases
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -154,9 +241,23 @@ async fn bodies_that_are_too_large_are_refused() {
     let mut big = order(1);
     big.command = vec!["x".repeat(300 * 1_024)];
     let client = world.client(Some(&world.operator));
-    assert_eq!(code_of(&client.command::<Value>(Method::POST, "/v1/leases", &big).await.unwrap_err()), "too-large");
+    assert_eq!(
+        code_of(
+            &client
+                .command::<Value>(Method::POST, "/v1/leases", &big)
+                .await
+                .unwrap_err()
+        ),
+        "too-large"
+    );
     let huge = vec![b' '; world.limits.body_bytes_max + 1];
-    let response = http.post(world.url("/v1/leases")).header("authorization", shown(&world.operator)).body(huge).send().await.unwrap();
+    let response = http
+        .post(world.url("/v1/leases"))
+        .header("authorization", shown(&world.operator))
+        .body(huge)
+        .send()
+        .await
+        .unwrap();
     assert_eq!(response.status(), 413);
 }
 
@@ -166,13 +267,25 @@ async fn a_request_id_that_is_none_is_refused_and_one_that_is_drawn_is_told() {
     let http = world.http();
     let post = || {
         let body = json!({"subject": "tests", "text": "x"});
-        http.post(world.url("/v1/notes")).header("authorization", shown(&world.operator)).json(&body)
+        http.post(world.url("/v1/notes"))
+            .header("authorization", shown(&world.operator))
+            .json(&body)
     };
     for wrong in ["x", "1", "1-zz", "-", "99999999999999999999-0000000000000001"] {
-        assert_eq!(post().header(REQUEST_ID, wrong).send().await.unwrap().status(), 400, "{wrong}");
+        assert_eq!(
+            post().header(REQUEST_ID, wrong).send().await.unwrap().status(),
+            400,
+            "{wrong}"
+        );
     }
     let answer = post().send().await.unwrap();
-    assert!(answer.headers()[REQUEST_ID].to_str().unwrap().parse::<RequestId>().is_ok());
+    assert!(
+        answer.headers()[REQUEST_ID]
+            .to_str()
+            .unwrap()
+            .parse::<RequestId>()
+            .is_ok()
+    );
     let ancient = post().header(REQUEST_ID, "1000-0000000000000001").send().await.unwrap();
     assert_eq!(ancient.json::<Value>().await.unwrap()["code"], "request-too-old");
 }
@@ -185,27 +298,48 @@ async fn the_quote_is_what_the_bill_charges() {
     order.cap_micros = Some(5_000_000);
     let quote: Quote = client.ask("/v1/quotes", &order).await.unwrap().body;
     let offer = &quote.offers[0];
-    assert_eq!((offer.micros_per_hour, offer.total_micros, offer.free), (10_000_000, 10_000_000, 8));
+    assert_eq!(
+        (offer.micros_per_hour, offer.total_micros, offer.free),
+        (10_000_000, 10_000_000, 8)
+    );
     assert_eq!((quote.most_micros, offer.capped_after_ms), (5_000_000, Some(1_800_000)));
 
-    let lease = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order).await.unwrap().body.lease;
+    let lease = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order)
+        .await
+        .unwrap()
+        .body
+        .lease;
     world.run(lease);
     world.jump(Duration::from_secs(360));
     world.finish(lease, 0);
-    let bill: Bill = client.get(&format!("/v1/leases/{lease}/bill?explain=true")).await.unwrap().body;
+    let bill: Bill = client
+        .get(&format!("/v1/leases/{lease}/bill?explain=true"))
+        .await
+        .unwrap()
+        .body;
     assert!(bill.is_final && bill.open.is_none());
     assert_eq!(bill.lines.len(), 1);
     let line = &bill.lines[0];
     assert_eq!(line.micros_per_hour, offer.micros_per_hour);
     assert_eq!(line.amount_micros, bill.total_micros);
-    assert!(line.amount_micros >= 1_000_000 && line.charged_at.is_some_and(|at| at > line.opened_at), "{line:?}");
+    assert!(
+        line.amount_micros >= 1_000_000 && line.charged_at.is_some_and(|at| at > line.opened_at),
+        "{line:?}"
+    );
 
     let mut unknown = order.clone();
     unknown.models = vec!["h900".parse().unwrap()];
-    assert_eq!(code_of(&client.ask::<Quote>("/v1/quotes", &unknown).await.unwrap_err()), "model-unknown");
+    assert_eq!(
+        code_of(&client.ask::<Quote>("/v1/quotes", &unknown).await.unwrap_err()),
+        "model-unknown"
+    );
     unknown.models.clear();
     unknown.devices = u32::from(DEVICES) + 1;
-    assert_eq!(code_of(&client.ask::<Quote>("/v1/quotes", &unknown).await.unwrap_err()), "cannot-fit");
+    assert_eq!(
+        code_of(&client.ask::<Quote>("/v1/quotes", &unknown).await.unwrap_err()),
+        "cannot-fit"
+    );
 }
 
 #[tokio::test]
@@ -216,15 +350,32 @@ async fn a_token_is_made_works_at_once_and_is_listed_without_its_secret() {
     let made: TokenMade = client.command(Method::POST, "/v1/tokens", &order).await.unwrap().body;
     let reader = world.client(Some(&made.token.parse().unwrap()));
     assert!(reader.get::<ClusterView>("/v1/cluster").await.is_ok());
-    let join: TokenMade = client.command(Method::POST, "/v1/tokens", &json!({"kind": "join", "role": "worker"})).await.unwrap().body;
-    assert_eq!(join.join_line.unwrap(), format!("holdfast join {} --token {}", world.address, join.token));
+    let join: TokenMade = client
+        .command(Method::POST, "/v1/tokens", &json!({"kind": "join", "role": "worker"}))
+        .await
+        .unwrap()
+        .body;
+    assert_eq!(
+        join.join_line.unwrap(),
+        format!("holdfast join {} --token {}", world.address, join.token)
+    );
     assert!(join.token.parse::<crate::join::JoinToken>().is_ok());
 
     let list = client.get::<TokenList>("/v1/tokens").await.unwrap().body;
     assert_eq!(list.tokens.len(), 3);
-    assert!(!serde_json::to_string(&list).unwrap().contains(made.token.rsplit('.').next().unwrap()));
-    client.command::<Applied>(Method::DELETE, &format!("/v1/tokens/{}", made.id), &json!({})).await.unwrap();
-    assert_eq!(code_of(&reader.get::<ClusterView>("/v1/cluster").await.unwrap_err()), "token-revoked");
+    assert!(
+        !serde_json::to_string(&list)
+            .unwrap()
+            .contains(made.token.rsplit('.').next().unwrap())
+    );
+    client
+        .command::<Applied>(Method::DELETE, &format!("/v1/tokens/{}", made.id), &json!({}))
+        .await
+        .unwrap();
+    assert_eq!(
+        code_of(&reader.get::<ClusterView>("/v1/cluster").await.unwrap_err()),
+        "token-revoked"
+    );
 }
 
 #[tokio::test]
@@ -232,30 +383,56 @@ async fn a_token_whose_answer_was_lost_is_said_to_be_lost() {
     let world = World::start().await;
     world.mute.store(true, Ordering::SeqCst);
     let client = world.client(Some(&world.operator));
-    let error = client.command::<TokenMade>(Method::POST, "/v1/tokens", &json!({"kind": "join", "role": "worker"})).await.unwrap_err();
+    let error = client
+        .command::<TokenMade>(Method::POST, "/v1/tokens", &json!({"kind": "join", "role": "worker"}))
+        .await
+        .unwrap_err();
     assert_eq!(code_of(&error), "secret-lost");
 }
 
 #[tokio::test]
 async fn more_requests_than_the_limit_are_told_to_come_back() {
-    let world = World::start_with(Limits { in_flight_max: 0, ..Limits::default() }).await;
+    let world = World::start_with(Limits {
+        in_flight_max: 0,
+        ..Limits::default()
+    })
+    .await;
     let response = world.http().get(world.url("/healthz")).send().await.unwrap();
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));
-    let busy = world.client(Some(&world.operator)).with_patience(Duration::from_millis(1));
-    assert!(matches!(busy.get::<Value>("/v1/cluster").await, Err(ClientError::Unreachable { .. })));
+    let busy = world
+        .client(Some(&world.operator))
+        .with_patience(Duration::from_millis(1));
+    assert!(matches!(
+        busy.get::<Value>("/v1/cluster").await,
+        Err(ClientError::Unreachable { .. })
+    ));
 }
 
 #[tokio::test]
 async fn metrics_count_the_requests_and_name_no_lease() {
     let world = World::start().await;
     let client = world.client(Some(&world.operator));
-    let lease = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(1)).await.unwrap().body.lease;
+    let lease = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(1))
+        .await
+        .unwrap()
+        .body
+        .lease;
     client.get::<LeaseView>(&format!("/v1/leases/{lease}")).await.unwrap();
     let reader = world.token(Role::ReadOnly, None, None);
-    let response = world.http().get(world.url("/metrics")).header("authorization", shown(&reader)).send().await.unwrap();
+    let response = world
+        .http()
+        .get(world.url("/metrics"))
+        .header("authorization", shown(&reader))
+        .send()
+        .await
+        .unwrap();
     let text = response.text().await.unwrap();
-    assert!(text.contains("holdfast_http_requests_total{method=\"GET\",path=\"/v1/leases/{lease}\",status=\"200\"} 1"), "{text}");
+    assert!(
+        text.contains("holdfast_http_requests_total{method=\"GET\",path=\"/v1/leases/{lease}\",status=\"200\"} 1"),
+        "{text}"
+    );
     assert!(text.contains("holdfast_leases{status=\"pending\"} 1"), "{text}");
     assert!(!text.contains(&lease.to_string()));
     let mut families: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
