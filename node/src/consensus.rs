@@ -13,6 +13,7 @@ pub mod network;
 pub mod proposer;
 pub mod replica;
 pub mod stamp;
+pub mod start;
 pub mod voters;
 pub mod walls;
 pub mod wire;
@@ -66,3 +67,6 @@ pub trait Linearize: Send + Sync + 'static {
     /// Waits until the local state includes everything acknowledged before the call; gives the read index.
     fn linearize(&self) -> BoxFuture<'_, Result<u64, ReadError>>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,8 @@ pub struct ClusterClock {
     applied_stamp: AppliedStamp,
     /// Last index on disk when the daemon started: what is applied up to there says nothing about the present.
     replayed_to: u64,
+    /// The stamp when everything that was on disk had been applied; only a later one is news of a living leader.
+    replayed: Mutex<Option<Timestamp>>,
     stamper: Mutex<Stamper>,
 }
 
@@ -31,6 +33,7 @@ impl ClusterClock {
             clock,
             applied_stamp,
             replayed_to,
+            replayed: Mutex::new(None),
             stamper,
         }
     }
@@ -48,7 +51,17 @@ impl ClusterClock {
     /// Notes that the entry at `index` is applied.
     pub fn applied(&self, index: u64) {
         let stamp = (self.applied_stamp)();
-        self.with(|stamper, now| stamper.applied(stamp, index > self.replayed_to, now));
+        let live = self.is_live(index, stamp);
+        self.with(|stamper, now| stamper.applied(stamp, live, now));
+    }
+
+    /// Blank entries carry no stamp, so the index alone does not tell whether a stamp is news.
+    fn is_live(&self, index: u64, stamp: Timestamp) -> bool {
+        if index < self.replayed_to {
+            return false;
+        }
+        let mut replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
+        stamp > *replayed.get_or_insert(stamp)
     }
 
     /// Begins to lead.

@@ -6,6 +6,7 @@
 //!
 //! Appends go through one ordered channel and are not held back by answers; a heartbeat is a call of its own.
 
+pub mod files;
 mod pipeline;
 pub mod serve;
 pub mod snapshot;

@@ -187,8 +187,9 @@ where
             .transport
             .call(leader, Class::Control, frame::encode(kind::QUESTION, question));
         let moved = async {
-            let mut seen = self.leadership();
-            while seen.leader == Some(leader) || seen.leader.is_none() {
+            let begun = self.leadership();
+            let mut seen = begun;
+            while seen.leader == begun.leader || seen.leader.is_none_or(|now| now == leader) {
                 seen = self.changed(seen).await;
             }
         };

@@ -1,0 +1,460 @@
+//! Clusters of real replicas: openraft, the real Raft log and snapshots, in one process, over wires that can be cut.
+
+#![allow(clippy::unwrap_used)]
+
+mod machine;
+mod wires;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdfast_proto::command::{Command, Envelope};
+use holdfast_proto::id::{ClusterId, NodeId};
+use holdfast_proto::node::NodeRole;
+use holdfast_proto::tenant::Principal;
+use holdfast_proto::time::Timestamp;
+use holdfast_storage::disk::memory::MemoryDisk;
+use holdfast_storage::raft_log::{LogThread, Opened, Options};
+use holdfast_storage::snapshot::SnapshotStore;
+use holdfast_storage::types::Peer;
+use openraft::{Config, SnapshotPolicy};
+use openraft_rt::watch::WatchReceiver;
+
+use self::machine::Tape;
+use self::wires::{Wire, Wires};
+use super::config::{Profile, config};
+use super::leadership::Lead;
+use super::membership::{Known, Picture};
+use super::network::files::StoredSnapshots;
+use super::start::{Parts, Started, start};
+use super::{Linearize, Outcome, Propose};
+use crate::env::OsClock;
+use crate::net::router::{KindRouter, Router};
+use crate::net::{Class, Transport};
+
+type Rt = openraft_rt_tokio::TokioRuntime;
+
+/// Far beyond what any of this takes, for machines that are very busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn name(text: &str) -> holdfast_proto::id::Name {
+    text.parse().unwrap()
+}
+
+struct Node {
+    started: Started<Rt, Tape>,
+    tape: Tape,
+    _log: LogThread,
+}
+
+/// A cluster, with what all of its nodes would read from applied state.
+struct Cluster {
+    wires: Arc<Wires>,
+    picture: Arc<Mutex<Picture>>,
+    disks: BTreeMap<u64, Arc<MemoryDisk>>,
+    nodes: BTreeMap<u64, Node>,
+    config: Config,
+}
+
+impl Cluster {
+    /// Starts `nodes` nodes, of which the first founds the cluster.
+    async fn of(nodes: u64, adjust: impl FnOnce(&mut Config)) -> Self {
+        let mut options = (*config(ClusterId([1; 16]), Profile::Metro).unwrap()).clone();
+        adjust(&mut options);
+        let mut cluster = Self {
+            wires: Arc::default(),
+            picture: Arc::default(),
+            disks: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            config: options,
+        };
+        cluster.join(1);
+        cluster.start(1).await;
+        let founders = BTreeMap::from([(1, Peer { address: "h1:1".into() })]);
+        cluster.nodes[&1]
+            .started
+            .replica
+            .raft()
+            .initialize(founders)
+            .await
+            .unwrap();
+        for node in 2..=nodes {
+            cluster.join(node);
+            cluster.start(node).await;
+        }
+        cluster
+    }
+
+    fn join(&self, node: u64) {
+        let known = Known {
+            node: NodeId(node),
+            zone: name(&format!("z{node}")),
+            role: NodeRole::Replica,
+            removed: false,
+            lost: false,
+            address: format!("h{node}:1"),
+        };
+        self.picture.lock().unwrap().nodes.push(known);
+    }
+
+    async fn start(&mut self, node: u64) {
+        let disk = self
+            .disks
+            .entry(node)
+            .or_insert_with(|| Arc::new(MemoryDisk::new(node)))
+            .clone();
+        let options = Options {
+            segment_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let (log, thread) = Opened::open(disk.clone(), Path::new("/raft"), options)
+            .unwrap()
+            .start_thread::<Rt>(None)
+            .unwrap();
+        let store = SnapshotStore::open(disk, Path::new("/snapshots")).unwrap();
+        let tape = Tape::open(store.clone());
+        let (router, stamps, picture) = (Arc::new(Router::new()), tape.clone(), self.picture.clone());
+        let parts = Parts {
+            me: NodeId(node),
+            config: Arc::new(self.config.clone()),
+            log,
+            machine: tape.clone(),
+            files: Arc::new(StoredSnapshots::new(store)),
+            transport: Arc::new(Wire::new(self.wires.clone(), NodeId(node))) as Arc<dyn Transport>,
+            router: router.clone(),
+            clock: Arc::new(OsClock),
+            applied_stamp: Arc::new(move || stamps.stamp()),
+            picture: Arc::new(move || picture.lock().unwrap().clone()),
+            may_vote: Arc::new(|node| node != NodeId(99)),
+            authority_key: Arc::new(|| None),
+            on_forgot: Arc::new(|_| {}),
+        };
+        let started = start(parts).await.unwrap();
+        let control = KindRouter::default().with(super::wire::kind::QUESTION, started.questions.clone());
+        assert!(router.register(Class::Control, Arc::new(control)));
+        self.wires.plug(NodeId(node), router);
+        self.nodes.insert(
+            node,
+            Node {
+                started,
+                tape,
+                _log: thread,
+            },
+        );
+    }
+
+    /// Stops a node as a crash would: its wires first.
+    async fn stop(&mut self, node: u64) {
+        self.wires.unplug(NodeId(node));
+        let stopped = self.nodes.remove(&node).unwrap();
+        stopped.started.replica.raft().shutdown().await.unwrap();
+    }
+
+    async fn propose(&self, through: u64, text: &str) -> Outcome {
+        self.propose_as(through, through, text).await
+    }
+
+    async fn propose_as(&self, through: u64, origin: u64, text: &str) -> Outcome {
+        let envelope = Envelope {
+            stamp: Timestamp(0),
+            principal: Principal::Node(NodeId(origin)),
+            project: None,
+            origin: NodeId(origin),
+            request: None,
+            command: Command::Annotate {
+                subject: name("test"),
+                text: text.into(),
+            },
+        };
+        self.nodes[&through].started.replica.propose(envelope).await
+    }
+
+    /// Proposes until it is applied.
+    async fn insist(&self, through: u64, text: &str) -> u64 {
+        let applied = async {
+            loop {
+                if let Outcome::Applied { index, .. } = self.propose(through, text).await {
+                    return index;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, applied).await.unwrap()
+    }
+
+    fn tape(&self, node: u64) -> Vec<String> {
+        self.nodes[&node].tape.texts()
+    }
+
+    async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let wait = async {
+            while !holds(self) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("never: {what}"));
+    }
+
+    fn voters(&self, seen_by: u64) -> BTreeSet<u64> {
+        self.nodes[&seen_by].started.replica.raft().voter_ids().collect()
+    }
+
+    /// Waits until every node knows these voters to be committed: while a membership is joint, the old voters still count.
+    async fn until_voters(&self, voters: &[u64]) {
+        let wanted: BTreeSet<u64> = voters.iter().copied().collect();
+        let settled = |node: &Node| {
+            let metrics = node.started.replica.raft().metrics();
+            let members = metrics
+                .borrow_watched()
+                .committed_membership_config
+                .membership()
+                .clone();
+            members.get_joint_config().len() == 1 && members.voter_ids().collect::<BTreeSet<_>>() == wanted
+        };
+        self.until("these voters", |cluster| cluster.nodes.values().all(settled))
+            .await;
+    }
+
+    fn leader(&self) -> Option<u64> {
+        self.nodes
+            .iter()
+            .find(|(_, node)| node.started.replica.leadership().own_term_applied)
+            .map(|(id, _)| *id)
+    }
+
+    async fn until_leader(&self) -> u64 {
+        self.until("a leader", |cluster| cluster.leader().is_some()).await;
+        self.leader().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joined_nodes_become_voters_and_every_node_takes_commands_and_fresh_reads() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    for node in 1..=3 {
+        let index = cluster.insist(node, &format!("through {node}")).await;
+        for reader in 1..=3 {
+            let read = cluster.nodes[&reader].started.replica.linearize().await.unwrap();
+            assert!(read >= index);
+            assert!(
+                cluster.tape(reader).contains(&format!("through {node}")),
+                "node {reader}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_another_nodes_name_is_refused() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    let follower = (1..=3).find(|node| *node != leader).unwrap();
+    let outcome = cluster.propose_as(follower, leader, "forged").await;
+    assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
+    assert!(!cluster.tape(leader).contains(&"forged".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_go_on_when_the_leader_dies_and_nothing_acknowledged_is_lost() {
+    let mut cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    cluster.insist(leader, "before").await;
+    cluster.stop(leader).await;
+    let left: Vec<u64> = cluster.nodes.keys().copied().collect();
+    cluster.insist(left[0], "after").await;
+    cluster.nodes[&left[1]].started.replica.linearize().await.unwrap();
+    let tape = cluster.tape(left[1]);
+    let place = |text: &str| tape.iter().position(|other| other == text).unwrap();
+    assert!(place("before") < place("after"));
+
+    cluster.start(leader).await;
+    cluster
+        .until("the old leader has caught up", |cluster| {
+            cluster.tape(leader).contains(&"after".to_owned())
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_gives_no_fresh_read_and_proposes_nothing() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let old = cluster.until_leader().await;
+    cluster.wires.cut(NodeId(old));
+    let others: Vec<u64> = (1..=3).filter(|node| *node != old).collect();
+    cluster.insist(others[0], "on the other side").await;
+
+    assert!(cluster.nodes[&old].started.replica.confirm().await.is_err());
+    assert!(matches!(
+        cluster.propose(old, "on the lost side").await,
+        Outcome::Unknown { .. }
+    ));
+    assert!(!cluster.tape(others[0]).contains(&"on the lost side".to_owned()));
+
+    cluster.wires.heal(NodeId(old));
+    cluster
+        .until("the old leader has caught up", |cluster| {
+            cluster.tape(old).contains(&"on the other side".to_owned())
+        })
+        .await;
+    cluster.nodes[&old].started.replica.linearize().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_flaps_does_not_unseat_the_leader() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    let follower = (1..=3).find(|node| *node != leader).unwrap();
+    let term = |cluster: &Cluster| cluster.nodes[&leader].started.replica.leadership().term;
+    let before = term(&cluster);
+    for round in 0..3 {
+        cluster.wires.cut(NodeId(follower));
+        // Long enough for several elections that a node without pre-vote would begin.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        cluster.wires.heal(NodeId(follower));
+        cluster.insist(leader, &format!("round {round}")).await;
+        cluster
+            .until("the follower is back", |cluster| {
+                cluster.tape(follower).contains(&format!("round {round}"))
+            })
+            .await;
+    }
+    // On a busy machine the leader itself may have missed its heartbeats; the flapping alone raises no term.
+    assert!(term(&cluster) <= before + 3, "{} to {}", before, term(&cluster));
+    assert!(cluster.wires.pre_votes() > 0, "the cut follower asked first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_node_is_brought_up_by_a_snapshot() {
+    let mut cluster = Cluster::of(3, |config| {
+        config.snapshot_policy = SnapshotPolicy::LogsSinceLast(50);
+        config.max_in_snapshot_log_to_keep = 0;
+        config.replication_lag_threshold = 60;
+        config.purge_batch_size = 1;
+    })
+    .await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    for number in 0..200 {
+        cluster.insist(leader, &number.to_string()).await;
+    }
+    cluster
+        .until("the log is purged", |cluster| {
+            let metrics = cluster.nodes[&leader].started.replica.raft().metrics();
+            metrics.borrow_watched().purged.is_some_and(|purged| purged.index > 100)
+        })
+        .await;
+    cluster.join(4);
+    cluster.start(4).await;
+    cluster
+        .until("the late node has everything", |cluster| {
+            cluster.tape(4).contains(&"199".to_owned())
+        })
+        .await;
+    assert_eq!(cluster.tape(4), cluster.tape(leader));
+    assert!(cluster.wires.opened(Class::Snapshot) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stamps_never_decrease_across_leaders() {
+    let mut cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    for round in 0..2 {
+        let leader = cluster.until_leader().await;
+        for number in 0..20 {
+            cluster.insist(leader, &format!("{round} {number}")).await;
+        }
+        cluster.stop(leader).await;
+        let left = *cluster.nodes.keys().next().unwrap();
+        cluster.insist(left, "next").await;
+        cluster.start(leader).await;
+    }
+    let node = *cluster.nodes.keys().next().unwrap();
+    let stamps = cluster.nodes[&node].tape.stamps();
+    assert!(stamps.windows(2).all(|pair| pair[0] <= pair[1]), "{stamps:?}");
+    assert!(stamps[0].0 > 1_577_836_800_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_never_comes_up_does_not_become_a_voter() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    for dead in [7, 8] {
+        cluster.join(dead);
+    }
+    let leader = cluster.until_leader().await;
+    cluster
+        .until("the dead nodes are learners", |cluster| {
+            cluster.nodes[&leader]
+                .started
+                .replica
+                .raft()
+                .learner_ids()
+                .collect::<Vec<_>>()
+                == [7, 8]
+        })
+        .await;
+    for number in 0..20 {
+        cluster.insist(leader, &number.to_string()).await;
+    }
+    assert_eq!(cluster.voters(leader), BTreeSet::from([1, 2, 3]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_voter_is_replaced_and_taken_out() {
+    let cluster = Cluster::of(4, |_| {}).await;
+    cluster
+        .until("three voters of four", |cluster| cluster.voters(1).len() == 3)
+        .await;
+    let leader = cluster.until_leader().await;
+    let voters = cluster.voters(leader);
+    let gone = *voters.iter().find(|node| **node != leader).unwrap();
+    for known in &mut cluster.picture.lock().unwrap().nodes {
+        known.removed |= known.node == NodeId(gone);
+    }
+    let left: BTreeSet<u64> = (1..=4).filter(|node| *node != gone).collect();
+    cluster
+        .until("the fourth votes instead", |cluster| {
+            let raft = cluster.nodes[&leader].started.replica.raft();
+            raft.voter_ids().collect::<BTreeSet<_>>() == left && raft.learner_ids().count() == 0
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_or_an_append_in_another_nodes_name_reaches_nobody() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    let term = cluster.nodes[&leader].started.replica.leadership().term;
+    for (from, claimed) in [(2, 3), (99, 99), (99, 2)] {
+        for kind in [super::wire::kind::VOTE, super::wire::kind::PRE_VOTE] {
+            let asked = super::wire::VoteAsked {
+                vote: super::wire::WireVote {
+                    term: 1_000_000,
+                    node: claimed,
+                    committed: false,
+                },
+                last: None,
+                transfer: true,
+            };
+            let forged = holdfast_proto::frame::encode(kind, &asked);
+            let wire = Wire::new(cluster.wires.clone(), NodeId(from));
+            assert!(
+                wire.call(NodeId(leader), Class::Raft, forged).await.is_err(),
+                "{claimed} by {from}"
+            );
+        }
+    }
+    assert!(
+        cluster.nodes[&leader].started.replica.leadership().term < 1_000_000,
+        "term was {term}"
+    );
+}
