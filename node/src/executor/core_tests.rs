@@ -465,12 +465,11 @@ fn on_any_walk_no_run_is_launched_twice_nor_without_a_permit_nor_beside_another_
             let member = member[usize::try_from(random(&mut state, 6)).unwrap().saturating_sub(2)];
             world.duty(standing, attempt, member);
             let runs: Vec<RunKey> = world.core.processes().runs.keys().copied().collect();
-            if let Some(run) = runs.last().filter(|_| random(&mut state, 3) == 0) {
-                if !matches!(world.core.processes().runs[run], Observed::Ended(_)) {
-                    let changes = [FROZEN, RUNNING, Observed::Silent, Observed::Ended(Exit::Code(0))];
-                    let change = changes[usize::try_from(random(&mut state, 4)).unwrap()].clone();
-                    world.core.processes().set(*run, change);
-                }
+            let run = runs.last().copied().filter(|_| random(&mut state, 3) == 0);
+            if let Some(run) = run.filter(|run| !matches!(world.core.processes().runs[run], Observed::Ended(_))) {
+                let changes = [FROZEN, RUNNING, Observed::Silent, Observed::Ended(Exit::Code(0))];
+                let change = changes[usize::try_from(random(&mut state, 4)).unwrap()].clone();
+                world.core.processes().set(run, change);
             }
             if random(&mut state, 10) == 0 {
                 incarnation += 1;

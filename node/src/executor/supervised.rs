@@ -108,11 +108,11 @@ impl Supervised {
         let mut known: BTreeSet<String> = self.held.keys().map(ToString::to_string).collect();
         known.remove(&run.to_string());
         for stray in unknown(self.launcher.folder(), &self.group_root, &known) {
-            if stray.run == run.to_string() {
-                if let Err(error) = stray.end() {
-                    tracing::error!(%run, error = %chain(&error), "cannot end a run");
-                    return Observed::Silent;
-                }
+            if stray.run == run.to_string()
+                && let Err(error) = stray.end()
+            {
+                tracing::error!(%run, error = %chain(&error), "cannot end a run");
+                return Observed::Silent;
             }
         }
         self.look(run, SILENT_TIMEOUT)

@@ -147,10 +147,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if !thread::panicking() {
-            if let Err(error) = self.end() {
-                tracing::error!(%error, "the executor had stopped");
-            }
+        if !thread::panicking()
+            && let Err(error) = self.end()
+        {
+            tracing::error!(%error, "the executor had stopped");
         }
     }
 }
