@@ -5,7 +5,7 @@
 //! controller is taken where this machine has it. The rule: SIGKILL first and thaw second, because a version 1
 //! freezer holds SIGKILL back, and between the two nothing may run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,12 +89,20 @@ impl Group {
         self.seats.contains_key("freezer")
     }
 
-    /// The files into which a process writes `0` to enter the group, opened by whoever may open them.
+    /// The files into which a process with one thread writes `0` to enter the group, opened by whoever may.
+    ///
+    /// In version 1 that is `tasks`: for a thread that moves itself the kernel skips the lock of all thread groups,
+    /// whose grace period costs some 10 ms for each hierarchy on a busy machine.
     pub fn entrances(&self) -> io::Result<Vec<File>> {
-        self.dirs()
-            .into_iter()
-            .map(|dir| OpenOptions::new().write(true).open(dir.join("cgroup.procs")))
-            .collect()
+        let files: BTreeSet<PathBuf> = self
+            .seats
+            .values()
+            .map(|seat| match seat.version {
+                Version::V1 => seat.dir.join("tasks"),
+                Version::V2 => seat.dir.join("cgroup.procs"),
+            })
+            .collect();
+        files.iter().map(|file| OpenOptions::new().write(true).open(file)).collect()
     }
 
     /// Stops every task of the group from executing; returns when the kernel says that all have stopped.
