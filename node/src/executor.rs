@@ -8,6 +8,7 @@
 //!
 //! Not here: the node lease itself (`nodelease`), where leases go (`scheduler`), checkpoints on their way (`transfer`).
 
+pub mod assigned;
 pub mod attach;
 pub mod cgroup;
 pub mod core;

@@ -339,7 +339,9 @@ fn without_a_renewal_nothing_starts_and_with_one_it_does() {
     node.start(7);
     node.place("exec sleep 1000");
     let turns = node.log.lock().unwrap().turns;
-    wait_until("three more turns", || (node.log.lock().unwrap().turns > turns + 3).then_some(()));
+    wait_until("three more turns", || {
+        (node.log.lock().unwrap().turns > turns + 3).then_some(())
+    });
     assert!(!node.folder_of(first()).exists());
     node.log.lock().unwrap().renewed = true;
     node.wake();

@@ -102,7 +102,10 @@ impl Group {
                 Version::V2 => seat.dir.join("cgroup.procs"),
             })
             .collect();
-        files.iter().map(|file| OpenOptions::new().write(true).open(file)).collect()
+        files
+            .iter()
+            .map(|file| OpenOptions::new().write(true).open(file))
+            .collect()
     }
 
     /// Stops every task of the group from executing; returns when the kernel says that all have stopped.

@@ -489,4 +489,4 @@ fn end_entry(run: RunKey, actual: &Actual) -> Option<Entry> {
 
 #[cfg(test)]
 #[path = "core_tests.rs"]
-mod tests;
+pub(in crate::executor) mod tests;

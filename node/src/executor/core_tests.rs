@@ -39,20 +39,20 @@ const ENDING: Observed = Observed::Running {
 
 /// Processes that do as they are told, and that tests can change.
 #[derive(Debug, Clone, Default)]
-struct Model {
-    runs: BTreeMap<RunKey, Observed>,
-    changed: Vec<RunKey>,
-    unknown: Vec<String>,
-    calls: Vec<String>,
+pub(in crate::executor) struct Model {
+    pub(in crate::executor) runs: BTreeMap<RunKey, Observed>,
+    pub(in crate::executor) changed: Vec<RunKey>,
+    pub(in crate::executor) unknown: Vec<String>,
+    pub(in crate::executor) calls: Vec<String>,
 }
 
 impl Model {
-    fn set(&mut self, run: RunKey, observed: Observed) {
+    pub(in crate::executor) fn set(&mut self, run: RunKey, observed: Observed) {
         self.runs.insert(run, observed);
         self.changed.push(run);
     }
 
-    fn calls(&mut self) -> Vec<String> {
+    pub(in crate::executor) fn calls(&mut self) -> Vec<String> {
         std::mem::take(&mut self.calls)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,7 +31,13 @@ pub fn boot_id() -> String {
 
 /// State, parent and start time of a process; `None` when there is no such process.
 pub fn stat(pid: i32) -> Option<ProcessStat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // One read: the file has no length, and growing a buffer would take eight. A line is shorter than this.
+    let mut buffer = [0; 1024];
+    let count = fs::File::open(format!("/proc/{pid}/stat"))
+        .ok()?
+        .read(&mut buffer)
+        .ok()?;
+    parse_stat(&String::from_utf8_lossy(&buffer[..count]))
 }
 
 /// Reads a line of `/proc/PID/stat`. The command may hold spaces and brackets, so fields count from the last `)`.

@@ -213,6 +213,7 @@ impl Supervisor {
             course: Course::new(&spec),
             spec,
             reach: Reach {
+                namespaced: namespace != Namespace::None,
                 group,
                 ancestor: me,
                 spared: Some(guard.as_raw()),

@@ -320,6 +320,7 @@ impl Guard<'_> {
 
     fn reach(&self) -> Reach {
         Reach {
+            namespaced: false,
             group: self.group.clone(),
             ancestor: nix::unistd::getpid().as_raw(),
             spared: None,

@@ -16,6 +16,9 @@ use crate::executor::procfs::{self, ProcessStat};
 /// All processes of one run, seen from an ancestor of theirs.
 #[derive(Debug)]
 pub(super) struct Reach {
+    /// Whether the end of the guard is the end of all of them: then no scan is needed to end them or to know that
+    /// they have ended.
+    pub(super) namespaced: bool,
     /// The cgroup; may be empty.
     pub(super) group: Group,
     /// The ancestor whose descendants they are.
@@ -70,16 +73,20 @@ impl Reach {
         }
     }
 
-    /// One round of SIGKILL to everything, then a thaw so that it is delivered.
+    /// One round of SIGKILL to everything, then a thaw so that it is delivered. What is in a namespace and in no
+    /// group dies with the guard, which the caller kills next.
     pub(super) fn kill(&self) {
-        for (pid, stat) in self.members().unwrap_or_default() {
-            procfs::signal(pid, stat.start_ticks, Signal::KILL);
+        if !self.namespaced {
+            for (pid, stat) in self.members().unwrap_or_default() {
+                procfs::signal(pid, stat.start_ticks, Signal::KILL);
+            }
         }
         self.group.kill();
     }
 
-    /// Whether nothing of the work is left.
+    /// Whether nothing of the work is left, once the guard is gone.
     pub(super) fn is_empty(&self) -> bool {
-        self.group.pids().is_empty() && self.members().is_some_and(|members| members.is_empty())
+        let scanned = || self.members().is_some_and(|members| members.is_empty());
+        self.group.pids().is_empty() && (self.namespaced || scanned())
     }
 }
