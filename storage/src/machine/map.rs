@@ -445,7 +445,7 @@ mod tests {
             let keys = [8, 100, 3000][usize::try_from(seed % 3).unwrap()];
             for _ in 0..4000 {
                 let (key, value) = (step(&mut seed) % keys, step(&mut seed));
-                if step(&mut seed) % 3 == 0 {
+                if step(&mut seed).is_multiple_of(3) {
                     assert_eq!(map.remove(&key), model.remove(&key));
                 } else {
                     assert_eq!(map.insert(key, value), model.insert(key, value));

@@ -111,6 +111,10 @@ fn record_state_hash(draft: &mut Draft, at: Cursor, hash: Digest) -> Result<(), 
         let allowed = format!("at most {}", cluster.cursor);
         return Err(shape::out_of_range("position of the hash", at, &allowed));
     }
+    if let Some(last) = cluster.hashed.filter(|last| at < last.at) {
+        let allowed = format!("at least {}, which was the last", last.at);
+        return Err(shape::out_of_range("position of the hash", at, &allowed));
+    }
     let recorded = cluster.hashed.filter(|recorded| recorded.at == at);
     let differs = match recorded {
         Some(recorded) => recorded.hash != hash,

@@ -6,7 +6,7 @@ use holdfast_proto::id::{Fence, LeaseId, ProjectId};
 use holdfast_proto::lease::{EndReason, LeaseStatus};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tenant::Principal;
-use holdfast_proto::time::{Span, Timestamp};
+use holdfast_proto::time::Span;
 use holdfast_proto::workload::Checkpoint;
 
 use super::super::draft::Draft;
@@ -40,7 +40,9 @@ pub(super) fn decide(draft: &mut Draft, who: &Principal, command: &Command) -> R
 
 fn goes_on(lease: &Lease) -> Result<(), Rejection> {
     match lease.status {
-        LeaseStatus::Ending(_) | LeaseStatus::Ended(_) => Err(wrong_state(lease, "it must not be ending")),
+        LeaseStatus::Ending(_) | LeaseStatus::Ended(_) => {
+            Err(wrong_state(lease, "only a lease that goes on can be changed"))
+        }
         _ => Ok(()),
     }
 }
@@ -164,7 +166,12 @@ fn end_when_due(draft: &mut Draft, id: LeaseId, reason: EndReason, renewal: u64)
         EndReason::Capped => meter::capped_at(&lease),
         _ => lease.expires,
     };
-    let due = due.unwrap_or(Timestamp(u64::MAX));
+    let Some(due) = due else {
+        return Err(wrong_state(
+            &lease,
+            "its time runs from its first start, and its money while it has a cap",
+        ));
+    };
     if draft.at() < due {
         return Err(Rejection::NotDue { lease: id, due });
     }

@@ -33,6 +33,9 @@ pub(super) fn out_of_range(field: &str, given: impl Display, allowed: &str) -> R
     if given.chars().nth(SHOWN_CHARS).is_some() {
         shown.push('…');
     }
+    if shown.is_empty() {
+        shown.push_str("empty");
+    }
     Rejection::OutOfRange {
         field: field.to_owned(),
         given: shown,
@@ -49,11 +52,11 @@ pub(super) fn within<T: PartialOrd + Display>(
     if range.contains(&given) {
         return Ok(());
     }
-    Err(out_of_range(
-        field,
-        given,
-        &format!("{} to {}", range.start(), range.end()),
-    ))
+    let allowed = match range.start() == range.end() {
+        true => range.start().to_string(),
+        false => format!("{} to {}", range.start(), range.end()),
+    };
+    Err(out_of_range(field, given, &allowed))
 }
 
 /// Checks a free text: bounded, and without control characters, which could rewrite a screen.

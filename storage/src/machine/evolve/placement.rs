@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_proto::event::{Event, EventRecord};
-use holdfast_proto::id::{Attempt, Epoch, FencingToken, LeaseId, NodeId};
+use holdfast_proto::id::{Attempt, DeviceId, Epoch, FencingToken, LeaseId, NodeId};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::workload::Checkpoint;
@@ -188,7 +188,8 @@ fn attempt_ended(lease: &mut Lease, record: &EventRecord) {
     }
 }
 
-/// Frees what one member held. A device that a later placement of the lease has taken over stays with that one.
+/// Frees what one member held. A device that a later placement of the lease has taken over stays with that one, and
+/// one that it had taken over goes back to the earlier placement, whose member may still run on it.
 fn released(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId) {
     let mut freed = Vec::new();
     state.change_lease(lease, |lease| {
@@ -210,10 +211,10 @@ fn released(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId) {
     for device in freed {
         let held = |slot: &Slot| slot.holder == Some(Holder { lease, epoch });
         if state.devices.get(&device).is_some_and(|slot| held(slot)) {
-            state
-                .devices
-                .get_mut(&device)
-                .map(|slot| Arc::make_mut(slot).holder = None);
+            let holder = state.leases.get(&lease).and_then(|lease| lease.holder_of(device));
+            if let Some(slot) = state.devices.get_mut(&device) {
+                Arc::make_mut(slot).holder = holder;
+            }
         }
     }
     let held = |placement: &Placement| placement.member(node).is_some_and(|member| !member.released);
@@ -236,6 +237,18 @@ fn change_member(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId, 
 }
 
 impl Lease {
+    /// Returns the last placement with a member that holds the device.
+    fn holder_of(&self, device: DeviceId) -> Option<Holder> {
+        let holds = |member: &Member| !member.released && member.allocation.devices.contains(&device);
+        let placements = self
+            .placements()
+            .filter(|placement| placement.members.iter().any(holds));
+        placements.last().map(|placement| Holder {
+            lease: self.id(),
+            epoch: placement.epoch,
+        })
+    }
+
     fn placement_mut(&mut self, epoch: Epoch) -> Option<&mut Placement> {
         let mut all = self.earlier.iter_mut().chain(self.placement.as_mut());
         all.find(|placement| placement.epoch == epoch)
