@@ -70,7 +70,15 @@ pub struct CaughtUp {
 pub struct Index {
     dir: PathBuf,
     events: EventLog,
-    store: Mutex<Option<Store>>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Closed,
+    Open(Store),
+    /// It has failed: made again by the next catch-up, even if it would open.
+    Damaged,
 }
 
 #[derive(Debug)]
@@ -87,7 +95,7 @@ impl Index {
         Self {
             dir: dir.to_owned(),
             events,
-            store: Mutex::new(None),
+            slot: Mutex::new(Slot::Closed),
         }
     }
 
@@ -95,13 +103,14 @@ impl Index {
     pub fn catch_up(&self) -> Result<CaughtUp, IndexError> {
         let mut slot = self.held();
         let mut rebuilt = false;
-        let store = match slot.take() {
-            Some(store) => store,
-            None => self.open_or_rebuild(&mut rebuilt)?,
+        // Whatever fails below leaves the mark, so that the next call makes the store again.
+        let store = match std::mem::replace(&mut *slot, Slot::Damaged) {
+            Slot::Open(store) => store,
+            Slot::Closed => self.open_or_rebuild(&mut rebuilt)?,
+            Slot::Damaged => self.rebuild(&mut rebuilt)?,
         };
-        // A store that fails is not put back, so that the next call makes it again.
         let (store, caught_up) = self.fold(store, rebuilt)?;
-        *slot = Some(store);
+        *slot = Slot::Open(store);
         Ok(caught_up)
     }
 
@@ -138,21 +147,21 @@ impl Index {
         self.with(|store| Ok((store.position.at, store.position.missing_upto)))
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Store>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a read or a sync; a store that fails or panics is dropped.
+    /// Runs a read or a sync; a store that fails or panics is given up.
     fn with<T>(&self, work: impl FnOnce(&Store) -> sled::Result<T>) -> Result<T, IndexError> {
         let mut slot = self.held();
-        let Some(store) = slot.as_ref() else {
+        let Slot::Open(store) = &*slot else {
             return Err(IndexError::Damaged {
-                reason: "it is not open yet".into(),
+                reason: "it is not open now".into(),
             });
         };
         let result = guarded(|| work(store));
         if result.is_err() {
-            *slot = None;
+            *slot = Slot::Damaged;
         }
         result
     }
@@ -160,9 +169,7 @@ impl Index {
     fn fold(&self, mut store: Store, mut rebuilt: bool) -> Result<(Store, CaughtUp), IndexError> {
         if store.position.at > self.events.last() {
             drop(store);
-            self.move_aside()?;
-            store = self.open()?;
-            rebuilt = true;
+            store = self.rebuild(&mut rebuilt)?;
         }
         let events = match self.events.after(store.position.at, BATCH_EVENTS) {
             Err(EventsError::Compacted { gone }) => {
@@ -197,6 +204,10 @@ impl Index {
             }
             Err(error) => return Err(error),
         }
+        self.rebuild(rebuilt)
+    }
+
+    fn rebuild(&self, rebuilt: &mut bool) -> Result<Store, IndexError> {
         *rebuilt = true;
         self.move_aside()?;
         self.open()
@@ -235,11 +246,12 @@ impl Index {
         let mut name = self.dir.file_name().unwrap_or_default().to_owned();
         name.push(".damaged");
         let aside = self.dir.with_file_name(name);
-        match fs::remove_dir_all(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        fs::rename(&self.dir, &aside).map_err(failed)
+        let unless_missing = |result: io::Result<()>| match result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        };
+        unless_missing(fs::remove_dir_all(&aside))?;
+        unless_missing(fs::rename(&self.dir, &aside))
     }
 }
 

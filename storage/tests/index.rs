@@ -14,7 +14,7 @@ use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::Workload;
 use holdfast_storage::disk::memory::MemoryDisk;
 use holdfast_storage::event_log::{EventLog, Options, Retention};
-use holdfast_storage::index::Index;
+use holdfast_storage::index::{Index, IndexError};
 
 fn requested(index: u64, tenant: &str) -> Event {
     Event::LeaseRequested(Box::new(LeaseRequested {
@@ -185,6 +185,38 @@ fn a_damaged_store_is_moved_aside_and_made_again() {
     assert!(catch_up(&index));
     assert_answers(&index);
     assert!(dir.path().join("index.damaged").exists());
+}
+
+#[test]
+fn whichever_byte_is_flipped_the_answers_are_right_or_the_store_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("index");
+    let log = log();
+    for flip in 0..10_usize {
+        let index = Index::new(&place, log.clone());
+        catch_up(&index);
+        index.sync().unwrap();
+        drop(index);
+        let file = place.join("db");
+        let mut bytes = fs::read(&file).unwrap();
+        // Bytes that hold something, spread over the file.
+        let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        bytes[used[used.len() * flip / 10]] ^= 0x10;
+        fs::write(&file, bytes).unwrap();
+
+        let index = Index::new(&place, log.clone());
+        // A failure on the way is reported, and the next catch-up makes the store again.
+        let read = || -> Result<_, IndexError> {
+            while index.catch_up()?.events > 0 {}
+            let ended = index.ended(None, None, 10)?;
+            let events = index.events_of(LeaseId::from_index(2), Cursor::default(), 10)?;
+            Ok((ended, events))
+        };
+        if read().is_err() {
+            read().unwrap();
+        }
+        assert_answers(&index);
+    }
 }
 
 #[test]

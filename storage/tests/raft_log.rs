@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_storage::disk::Disk;
 use holdfast_storage::disk::memory::{Faults, MemoryDisk};
+use holdfast_storage::disk::{Disk, RealDisk};
 use holdfast_storage::raft_log::{LogThread, OpenError, Opened, Options, RaftLog};
 use holdfast_storage::types::{Entry, LeaderId, LogId, Payload, Proposal, Types, Vote};
 use openraft::storage::{IOFlushed, RaftLogReader, RaftLogStorage};
@@ -322,6 +322,35 @@ async fn a_log_without_its_first_segment_is_refused() {
     disk.remove(&dir().join("0000000001.seg")).unwrap();
     let error = Opened::open(Arc::new(disk), dir(), OPTIONS).unwrap_err();
     assert!(matches!(error, OpenError::Gap { wanted: 0, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn the_machines_own_file_system_keeps_a_log_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("raft");
+    let start = || {
+        Opened::open(Arc::new(RealDisk), &dir, OPTIONS)
+            .unwrap()
+            .start_thread::<Runtime>(None)
+            .unwrap()
+    };
+    let (mut log, thread) = start();
+    append(&mut log, 1, 0..150).await.unwrap();
+    log.save_vote(&vote(4)).await.unwrap();
+    log.purge(id(1, 99)).await.unwrap();
+    log.settle().await.unwrap();
+    assert!(log.sync_stats().syncs >= 2 && log.sync_stats().entries == 150);
+    drop(log);
+    thread.join();
+    assert!(!dir.join("0000000001.seg").exists());
+    let (mut log, thread) = start();
+    assert_eq!(
+        all(&mut log).await,
+        (100..150).map(|index| entry(1, index)).collect::<Vec<_>>()
+    );
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote(4)));
+    drop(log);
+    thread.join();
 }
 
 #[tokio::test]

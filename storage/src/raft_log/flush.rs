@@ -20,8 +20,21 @@ use super::held;
 use super::writer::{Job, Writer};
 use crate::types::Types;
 
-/// Most jobs in one group, to bound how long the first of them waits.
+/// Most jobs in one group, and most bytes of entries (the last job may pass it): bounds how long the first one waits.
 const GROUP_JOBS_MAX: usize = 4096;
+const GROUP_BYTES_MAX: usize = 4 << 20;
+
+/// Takes the next group off the queue.
+fn group<RT: AsyncRuntime>(mut queued: impl Iterator<Item = Job<RT>>) -> Vec<Job<RT>> {
+    let mut jobs = Vec::new();
+    let mut bytes = 0;
+    while jobs.len() < GROUP_JOBS_MAX && bytes < GROUP_BYTES_MAX {
+        let Some(job) = queued.next() else { break };
+        bytes += job.weight();
+        jobs.push(job);
+    }
+    jobs
+}
 
 /// Where the log's handle leaves its jobs.
 pub(super) trait Queue<RT: AsyncRuntime>: Send + Sync {
@@ -137,10 +150,9 @@ async fn serve<RT: AsyncRuntime>(
     mut sync_time: impl FnMut() -> Duration + Send + 'static,
 ) {
     loop {
-        let waiting: Vec<_> = {
+        let waiting = {
             let mut jobs = held(&jobs);
-            let count = jobs.len().min(GROUP_JOBS_MAX);
-            jobs.drain(..count).collect()
+            group(std::iter::from_fn(|| jobs.pop_front()))
         };
         if waiting.is_empty() {
             if woken.changed().await.is_err() {

@@ -29,6 +29,16 @@ pub struct Job<RT: AsyncRuntime> {
     pub(super) work: Work<RT>,
 }
 
+impl<RT: AsyncRuntime> Job<RT> {
+    /// Returns about how many bytes the job adds to its group.
+    pub(super) fn weight(&self) -> usize {
+        match &self.work {
+            Work::Append { entries, .. } => entries.iter().map(entry::weight).sum(),
+            _ => 0,
+        }
+    }
+}
+
 pub(super) enum Work<RT: AsyncRuntime> {
     Append {
         entries: Vec<Entry>,
