@@ -23,15 +23,20 @@ use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
 use self::picture::Picture;
-use self::plan::{Ask, plan};
-use self::reason::Reason;
+use self::plan::{Ask, find};
+use self::reason::{Reason, why};
 
 /// Waiting leases that one step plans, from the head of the queue: bounds the work of a step when thousands wait.
 const PLANNED_MAX: usize = 256;
 /// A proposal that has not shown in the state after this long is made again.
 const FLIGHT_MS: u64 = 2_000;
-/// A lease's reason is told anew at most this often, however the numbers in it move.
+/// The reason of a lease that waits is looked for at most this often, however the numbers in it move.
 const REASON_MS: u64 = 5_000;
+/// The second refusal in a row holds a lease back for so long, each further one twice as long: a plan that the log refuses
+/// would otherwise be proposed as fast as the log can refuse it.
+const REFUSED_MS: u64 = 200;
+/// Longest time that refusals hold a lease back.
+const REFUSED_MS_MAX: u64 = 10_000;
 
 /// What was proposed and has not shown in the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,10 +52,12 @@ pub struct Scheduler {
     placing: BTreeMap<LeaseId, Flight>,
     /// By lease: the renewal that the proposal named, and when it was made.
     ending: BTreeMap<LeaseId, (u64, u64)>,
-    /// When a lease's reason was last told.
-    deferred: BTreeMap<LeaseId, u64>,
-    /// When the first reason that was held back may be told.
-    retell_ms: Option<u64>,
+    /// When a lease's reason was last looked for.
+    looked: BTreeMap<LeaseId, u64>,
+    /// By lease: refusals in a row, and until when they hold it back; none until the next step has set it.
+    refused: BTreeMap<LeaseId, (u32, Option<u64>)>,
+    /// When the first lease that is held back may be looked at, though the state stands still.
+    again_ms: Option<u64>,
     /// The state that the last plans were made on: the same one gives the same plans.
     planned: Option<u64>,
 }
@@ -73,10 +80,14 @@ impl Scheduler {
         commands
     }
 
-    /// A proposal about this lease was refused, or its fate is unknown: it may be made again at once.
+    /// A proposal about this lease was refused, or its fate is unknown. It is made again at once, and later each time it
+    /// fails again.
     pub fn settled(&mut self, lease: LeaseId) {
-        self.placing.remove(&lease);
         self.ending.remove(&lease);
+        if self.placing.remove(&lease).is_some() {
+            let (refusals, until_ms) = self.refused.entry(lease).or_default();
+            (*refusals, *until_ms) = (refusals.saturating_add(1), None);
+        }
         self.planned = None;
     }
 
@@ -113,9 +124,16 @@ impl Scheduler {
             self.planned = None;
         }
         let waits = |lease: &LeaseId| state.leases.get(lease).is_some_and(|lease| lease.queue_key().is_some());
-        self.deferred.retain(|lease, _| waits(lease));
-        // A reason that was held back is told when its time has come, though the state stands still.
-        if self.retell_ms.take_if(|at| now_ms >= *at).is_some() {
+        self.looked.retain(|lease, _| waits(lease));
+        self.refused.retain(|lease, _| waits(lease));
+        for (refusals, until_ms) in self.refused.values_mut() {
+            let held = match *refusals {
+                0 | 1 => 0,
+                more => REFUSED_MS.saturating_mul(1 << (more - 2).min(16)).min(REFUSED_MS_MAX),
+            };
+            until_ms.get_or_insert(now_ms + held);
+        }
+        if self.again_ms.take_if(|at| now_ms >= *at).is_some() {
             self.planned = None;
         }
     }
@@ -129,58 +147,82 @@ impl Scheduler {
         for (lease, flight) in &self.placing {
             picture.grant(*lease, &flight.allocations);
         }
+        let mut free = picture.free_by_model();
         let mut commands = Vec::new();
         for lease in waiting {
-            if self.placing.contains_key(&lease.id()) {
+            let id = lease.id();
+            if self.placing.contains_key(&id) || self.held_back(now_ms, id) {
                 continue;
             }
-            match place(state, &picture, lease) {
-                Ok(allocations) => {
-                    picture.grant(lease.id(), &allocations);
+            match place(state, &picture, &free, lease) {
+                Try::Placed(allocations) => {
+                    picture.grant(id, &allocations);
+                    free = picture.free_by_model();
                     let epoch = lease.epoch.next();
-                    let flight = Flight {
+                    commands.push(Command::CommitPlacement {
+                        lease: id,
                         epoch,
                         allocations: allocations.clone(),
-                        proposed_ms: now_ms,
-                    };
-                    self.placing.insert(lease.id(), flight);
-                    commands.push(Command::CommitPlacement {
-                        lease: lease.id(),
-                        epoch,
-                        allocations,
                     });
+                    self.placing.insert(
+                        id,
+                        Flight {
+                            epoch,
+                            allocations,
+                            proposed_ms: now_ms,
+                        },
+                    );
                 }
-                Err(reason) => commands.extend(self.defer(now_ms, lease, &reason)),
+                Try::Waits(reason) => commands.extend(self.defer(now_ms, lease, || reason)),
+                Try::NoRoom(ask) => commands.extend(self.defer(now_ms, lease, || why(&picture, &ask))),
             }
         }
         commands
     }
 
-    /// Tells why a lease waits when that has changed, but not with every move of a number in it.
-    fn defer(&mut self, now_ms: u64, lease: &Lease, reason: &Reason) -> Option<Command> {
-        let reason = reason.to_string();
-        if lease.reason.as_ref() == Some(&reason) {
+    fn held_back(&mut self, now_ms: u64, lease: LeaseId) -> bool {
+        let until = self
+            .refused
+            .get(&lease)
+            .and_then(|(_, until)| *until)
+            .filter(|until| now_ms < *until);
+        if let Some(until) = until {
+            self.look_again(until);
+        }
+        until.is_some()
+    }
+
+    fn look_again(&mut self, at_ms: u64) {
+        self.again_ms = Some(self.again_ms.map_or(at_ms, |before| before.min(at_ms)));
+    }
+
+    /// Tells why a lease waits when that has changed, but looks for the reason only now and then.
+    fn defer(&mut self, now_ms: u64, lease: &Lease, reason: impl FnOnce() -> Reason) -> Option<Command> {
+        let next = self.looked.get(&lease.id()).map(|looked| looked + REASON_MS);
+        if let Some(next_ms) = next.filter(|next| now_ms < *next) {
+            self.look_again(next_ms);
             return None;
         }
-        if let Some(again_ms) = self
-            .deferred
-            .get(&lease.id())
-            .map(|told| told + REASON_MS)
-            .filter(|at| now_ms < *at)
-        {
-            self.retell_ms = Some(self.retell_ms.map_or(again_ms, |at| at.min(again_ms)));
-            return None;
-        }
-        self.deferred.insert(lease.id(), now_ms);
-        Some(Command::DeferPlacement {
-            lease: lease.id(),
+        self.looked.insert(lease.id(), now_ms);
+        let reason = reason().to_string();
+        let lease_id = lease.id();
+        (lease.reason.as_ref() != Some(&reason)).then_some(Command::DeferPlacement {
+            lease: lease_id,
             reason,
         })
     }
 }
 
-/// Plans one lease of the state, or says why it must wait.
-fn place(state: &State, picture: &Picture, lease: &Lease) -> Result<Vec<Allocation>, Reason> {
+/// What came of one try.
+enum Try<'a> {
+    Placed(Vec<Allocation>),
+    Waits(Reason),
+    /// Why is found out only when it is to be told.
+    NoRoom(Ask<'a>),
+}
+
+/// Plans one lease of the state.
+fn place<'a>(state: &State, picture: &Picture, free: &BTreeMap<ModelName, u32>, lease: &'a Lease) -> Try<'a> {
     let label = |node| {
         state
             .nodes
@@ -192,12 +234,12 @@ fn place(state: &State, picture: &Picture, lease: &Lease) -> Result<Vec<Allocati
         let running = members
             .filter(|member| member.may_run())
             .map(|member| label(member.allocation.node));
-        return Err(Reason::StillRuns {
+        return Try::Waits(Reason::StillRuns {
             nodes: running.collect(),
         });
     }
     if let Some(holders) = state_away(state, lease) {
-        return Err(Reason::StateAway {
+        return Try::Waits(Reason::StateAway {
             holders: holders.into_iter().map(label).collect(),
         });
     }
@@ -209,7 +251,19 @@ fn place(state: &State, picture: &Picture, lease: &Lease) -> Result<Vec<Allocati
         devices_max: request.devices_max.min(quota_left(state, lease)),
         failed_on: &lease.failed_on,
     };
-    plan(picture, &ask)
+    // Most leases that wait do so because too little is free: that is seen without a look at the nodes.
+    let room = ask
+        .models
+        .iter()
+        .filter_map(|model| free.get(model))
+        .fold(0_u32, |sum, free| sum.saturating_add(*free));
+    if lease.placement.is_none() && room < request.devices_min {
+        return Try::NoRoom(ask);
+    }
+    match find(picture, &ask) {
+        Some(allocations) => Try::Placed(allocations),
+        None => Try::NoRoom(ask),
+    }
 }
 
 /// The nodes that hold the lease's saved states when none of them can be heard and some may come back. It then waits for

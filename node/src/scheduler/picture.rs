@@ -120,6 +120,24 @@ impl Picture {
         }
     }
 
+    /// Devices that nobody holds on nodes that take work, by model.
+    #[must_use]
+    pub fn free_by_model(&self) -> BTreeMap<ModelName, u32> {
+        let mut free = BTreeMap::new();
+        let open = self.nodes.values().filter(|node| node.takes == Takes::Work);
+        for device in open
+            .flat_map(|node| &node.devices)
+            .filter(|device| device.hold == Hold::Free)
+        {
+            // A look before the insert, so that a name is copied once for each model and not for each device.
+            match free.get_mut(&device.model) {
+                Some(count) => *count += 1,
+                None => drop(free.insert(device.model.clone(), 1_u32)),
+            }
+        }
+        free
+    }
+
     /// The models that the cluster has, ordered.
     #[must_use]
     pub fn models(&self) -> Vec<ModelName> {

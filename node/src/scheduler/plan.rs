@@ -37,21 +37,27 @@ pub struct Ask<'a> {
 /// # Errors
 /// The reason for which it must wait, for a person.
 pub fn plan(picture: &Picture, ask: &Ask<'_>) -> Result<Vec<Allocation>, Reason> {
+    find(picture, ask).ok_or_else(|| why(picture, ask))
+}
+
+/// Looks for a whole placement.
+pub(super) fn find(picture: &Picture, ask: &Ask<'_>) -> Option<Vec<Allocation>> {
     let want = Want {
         least: ask.request.devices_min.max(1),
         most: ask.devices_max.max(ask.request.devices_min).max(1),
         single_node: ask.request.single_node,
         spread: ask.request.spread,
     };
+    let tiers = tiers(picture, ask);
     for models in model_sets(ask) {
-        for tier in tiers(picture, ask) {
+        for tier in &tiers {
             let offers: Vec<Offer<'_>> = tier.iter().map(|(id, node)| offer(**id, node, ask, models)).collect();
             if let Some(shares) = lay(&offers, want) {
-                return Ok(allocations(picture, ask, models, &shares));
+                return Some(allocations(picture, ask, models, &shares));
             }
         }
     }
-    Err(why(picture, ask))
+    None
 }
 
 /// Sets of models to try in order: each alone when all devices must be of one; else the best, the best two, and so on,

@@ -430,6 +430,7 @@ fn a_reason_is_told_once_and_again_only_when_it_changes() {
     let said = cluster.settle(&mut scheduler);
     assert_eq!(reasons(said), 0);
     // A number moves: it is told, but not with every move.
+    cluster.now_ms += 6_000;
     let cordon = |cordoned| Command::CordonNode {
         node: NodeId(1),
         cordoned,
@@ -449,6 +450,23 @@ fn a_reason_is_told_once_and_again_only_when_it_changes() {
         1,
         "what was held back is told in its time, though nothing was applied since"
     );
+}
+
+#[test]
+fn a_plan_that_the_log_keeps_refusing_is_proposed_ever_more_rarely() {
+    let mut cluster = Cluster::new(&[(8, "a100")]);
+    let mut scheduler = Scheduler::new();
+    let lease = cluster.request(3, None);
+    let stamp = Timestamp(cluster.now_ms);
+    let mut proposed = Vec::new();
+    for now_ms in 0..60_000 {
+        if !scheduler.step(now_ms, stamp, cluster.state()).is_empty() {
+            proposed.push(now_ms);
+            scheduler.settled(lease);
+        }
+    }
+    assert_eq!(proposed[..5], [0, 1, 202, 603, 1_404]);
+    assert!(proposed.len() < 15, "{proposed:?}");
 }
 
 #[test]
