@@ -159,8 +159,15 @@ pub(crate) async fn until<T>(
 /// # Errors
 /// [`LocalError`] when they cannot be read.
 pub(crate) async fn events(cluster: &LocalCluster) -> Result<Vec<Value>, LocalError> {
-    let page = cluster.json(&["events", "--after", "0"]).await?;
-    Ok(events_of(&page))
+    let (mut all, mut after) = (Vec::new(), "0".to_owned());
+    loop {
+        let page = cluster.json(&["events", "--after", &after]).await?;
+        all.extend(events_of(&page));
+        match page["next"].as_str() {
+            Some(next) if page["end"] == false => next.clone_into(&mut after),
+            _ => return Ok(all),
+        }
+    }
 }
 
 /// The event records of a page that `holdfast events --json` printed.

@@ -137,7 +137,7 @@ impl LocalCluster {
             arguments.push("init".to_owned());
         } else {
             let token = self.json(&["token", "create"]).await?;
-            let token = token["join"]["token"].as_str().unwrap_or_default().to_owned();
+            let token = token["token"].as_str().unwrap_or_default().to_owned();
             let peer = self.nodes.iter().find(|node| node.child.is_some()).map(|node| node.address.clone());
             arguments.extend(["join".to_owned(), peer.unwrap_or_default(), "--token".to_owned(), token]);
         }

@@ -110,7 +110,7 @@ async fn running_again(cluster: &LocalCluster, lease: &str, killed_ms: u64) -> R
     let page = ["events", "--after", "0", "--lease", lease];
     let started_ms = until(cluster, &page, "the failover", WITHIN, |page| {
         let again = |event: &&Value| event["data"]["epoch"].as_u64() > Some(1);
-        of_type(&events_of(page), "allocation-started").find(again)?["data_at"].as_u64()
+        of_type(&events_of(page), "allocation-started").find(again)?["timems"].as_u64()
     })
     .await?;
     Ok(started_ms.saturating_sub(killed_ms) as f64 / 1000.0)
@@ -118,7 +118,7 @@ async fn running_again(cluster: &LocalCluster, lease: &str, killed_ms: u64) -> R
 
 async fn finished(cluster: &LocalCluster, lease: &str) -> Result<(), DemoError> {
     let reason = until(cluster, &["show", lease], "the end of the lease", WITHIN, |shown| {
-        (shown["status"]["ended"].as_str()).map(str::to_owned)
+        (shown["status"] == "ended").then(|| shown["end_reason"].as_str().unwrap_or_default().to_owned())
     })
     .await?;
     match reason.as_str() {

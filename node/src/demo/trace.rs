@@ -73,7 +73,7 @@ pub(super) async fn replay(
     }
     let all = arrivals.len();
     until(&cluster, &["cluster", "status"], "the end of every lease", WITHIN, |status| {
-        (status["leases"]["live"].as_u64() == Some(0)).then_some(())
+        (status["leases"].as_u64() == Some(0)).then_some(())
     })
     .await?;
     let outcome = judge(&events(&cluster).await?)?;
