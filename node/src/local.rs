@@ -4,6 +4,8 @@
 //! The one rule: whatever was started here is gone afterwards, whichever way the caller ends. The caller's process
 //! becomes the reaper of everything below it, so that supervisors, which outlive their daemons on purpose, are found.
 
+pub mod lab;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -109,6 +111,7 @@ pub struct LocalCluster {
     scratch: TempDir,
     program: PathBuf,
     nodes: Vec<LocalNode>,
+    last_token: String,
 }
 
 impl LocalCluster {
@@ -119,7 +122,7 @@ impl LocalCluster {
     pub async fn start(program: &Path, specs: &[LocalSpec]) -> Result<Self, LocalError> {
         adopt_orphans();
         let scratch = tempfile::Builder::new().prefix("holdfast-local-").tempdir().map_err(os("make a scratch folder"))?;
-        let mut cluster = Self { scratch, program: program.to_owned(), nodes: Vec::new() };
+        let mut cluster = Self { scratch, program: program.to_owned(), nodes: Vec::new(), last_token: String::new() };
         for spec in specs {
             cluster.add(spec).await?;
         }
@@ -139,6 +142,7 @@ impl LocalCluster {
             let token = self.json(&["token", "create"]).await?;
             let token = token["token"].as_str().unwrap_or_default().to_owned();
             let peer = self.nodes.iter().find(|node| node.child.is_some()).map(|node| node.address.clone());
+            self.last_token.clone_from(&token);
             arguments.extend(["join".to_owned(), peer.unwrap_or_default(), "--token".to_owned(), token]);
         }
         let data = self.path().join(&spec.label);
@@ -182,6 +186,12 @@ impl LocalCluster {
     #[must_use]
     pub fn nodes(&self) -> &[LocalNode] {
         &self.nodes
+    }
+
+    /// The join token that the last node was admitted with.
+    #[must_use]
+    pub fn last_token(&self) -> &str {
+        &self.last_token
     }
 
     /// The place of the node with this id among [`LocalCluster::nodes`].
