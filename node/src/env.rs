@@ -34,6 +34,15 @@ pub trait Entropy: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OsClock;
 
+impl OsClock {
+    /// Microseconds since this machine started: for measurements, never for rules.
+    pub fn boot_us(&self) -> u64 {
+        let now = clock_gettime(ClockId::Boottime);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        seconds.saturating_mul(1_000_000).saturating_add(u64::try_from(now.tv_nsec / 1_000).unwrap_or(0))
+    }
+}
+
 impl Clock for OsClock {
     fn boot_ms(&self) -> u64 {
         read(ClockId::Boottime)
