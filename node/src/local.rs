@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -19,7 +20,14 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::client::Client;
+use crate::client::credentials::{Credentials, Overrides};
+use crate::env::{Clock, Entropy, OsClock, OsEntropy};
+use crate::executor::outfit::Outfit;
+use crate::executor::supervisor::spec::GroupChoice;
 use crate::executor::{cgroup, procfs};
+
+use self::lab::{Cut, Lab, LabError};
 
 /// Longest wait for a node to say that it is ready; generous, because test machines are crowded.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -112,6 +120,7 @@ pub struct LocalCluster {
     program: PathBuf,
     nodes: Vec<LocalNode>,
     last_token: String,
+    lab: Option<Lab>,
 }
 
 impl LocalCluster {
@@ -120,9 +129,17 @@ impl LocalCluster {
     /// # Errors
     /// [`LocalError`] when a node cannot be started; what was started is gone then.
     pub async fn start(program: &Path, specs: &[LocalSpec]) -> Result<Self, LocalError> {
+        Self::start_in(program, specs, None).await
+    }
+
+    /// The same, with each node on its own network of `lab`.
+    ///
+    /// # Errors
+    /// As for [`LocalCluster::start`].
+    pub async fn start_in(program: &Path, specs: &[LocalSpec], lab: Option<Lab>) -> Result<Self, LocalError> {
         adopt_orphans();
         let scratch = tempfile::Builder::new().prefix("holdfast-local-").tempdir().map_err(os("make a scratch folder"))?;
-        let mut cluster = Self { scratch, program: program.to_owned(), nodes: Vec::new(), last_token: String::new() };
+        let mut cluster = Self { scratch, program: program.to_owned(), nodes: Vec::new(), last_token: String::new(), lab };
         for spec in specs {
             cluster.add(spec).await?;
         }
@@ -149,8 +166,10 @@ impl LocalCluster {
         for (flag, value) in [("--name", &spec.label), ("--zone", &spec.zone), ("--simulate", &spec.simulate)] {
             arguments.extend([flag.to_owned(), value.clone()]);
         }
-        arguments.extend(["--listen".to_owned(), "127.0.0.1:0".to_owned()]);
-        let (child, ready) = self.launch(&spec.label, &data, &arguments).await?;
+        let place = self.nodes.len();
+        let host = self.lab.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |lab| lab.address(place));
+        arguments.extend(["--listen".to_owned(), format!("{host}:0")]);
+        let (child, ready) = self.launch(place, &spec.label, &data, &arguments).await?;
         let text = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
         let node = LocalNode { spec: spec.clone(), data, id: text("node"), address: text("address"), child: Some(child) };
         self.nodes.push(node);
@@ -163,7 +182,7 @@ impl LocalCluster {
     /// [`LocalError`] when it does not get ready.
     pub async fn restart(&mut self, index: usize) -> Result<(), LocalError> {
         let (label, data) = (self.nodes[index].spec.label.clone(), self.nodes[index].data.clone());
-        let (child, ready) = self.launch(&label, &data, &["serve".to_owned()]).await?;
+        let (child, ready) = self.launch(index, &label, &data, &["serve".to_owned()]).await?;
         let node = &mut self.nodes[index];
         node.child = Some(child);
         ready["address"].as_str().unwrap_or_default().clone_into(&mut node.address);
@@ -203,13 +222,51 @@ impl LocalCluster {
     /// A `holdfast` command against this cluster: through any node that runs, with the operator's credentials.
     #[must_use]
     pub fn command<I: AsRef<OsStr>>(&self, arguments: &[I]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(arguments).env("HOLDFAST_CONFIG", self.path().join("config")).stdin(Stdio::null());
-        if let Some(node) = self.nodes.iter().find(|node| node.child.is_some()) {
-            command.env("HOLDFAST_ADDRESS", &node.address);
+        self.prepared(Command::new(&self.program), arguments)
+    }
+
+    fn prepared<I: AsRef<OsStr>>(&self, mut command: Command, arguments: &[I]) -> Command {
+        command.args(arguments).env("HOLDFAST_CONFIG", self.config()).stdin(Stdio::null());
+        if let Some(addresses) = self.addresses() {
+            command.env("HOLDFAST_ADDRESS", addresses);
         }
         command.process_group(0).kill_on_drop(true);
         command
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path().join("config")
+    }
+
+    /// The addresses of the nodes that run, with commas.
+    fn addresses(&self) -> Option<String> {
+        let running = self.nodes.iter().filter(|node| node.child.is_some());
+        let addresses: Vec<&str> = running.map(|node| node.address.as_str()).collect();
+        (!addresses.is_empty()).then(|| addresses.join(","))
+    }
+
+    /// A client of this cluster with the operator's credentials.
+    ///
+    /// # Errors
+    /// What is wrong with the credentials, as text.
+    pub fn client(&self) -> Result<Client, String> {
+        client_at(&self.config().join("credentials.toml"), self.addresses(), OsClock, OsEntropy)
+    }
+
+    /// Cuts a node's network, in a lab.
+    ///
+    /// # Errors
+    /// [`LabError`] without a lab, or when the kernel refuses.
+    pub fn cut(&self, index: usize, cut: Cut) -> Result<(), LabError> {
+        self.lab.as_ref().map_or(Err(LabError::NotRoot), |lab| lab.cut(index, cut))
+    }
+
+    /// Mends it.
+    ///
+    /// # Errors
+    /// As for [`LocalCluster::cut`].
+    pub fn heal(&self, index: usize) -> Result<(), LabError> {
+        self.lab.as_ref().map_or(Err(LabError::NotRoot), |lab| lab.heal(index))
     }
 
     /// Runs a command with `--json` and returns what it printed.
@@ -265,10 +322,24 @@ impl LocalCluster {
         procfs::descendants(own).unwrap_or_default().into_keys().filter(of_node).collect()
     }
 
-    async fn launch(&self, label: &str, data: &Path, arguments: &[String]) -> Result<(Child, Value), LocalError> {
+    async fn launch(
+        &self,
+        place: usize,
+        label: &str,
+        data: &Path,
+        arguments: &[String],
+    ) -> Result<(Child, Value), LocalError> {
         let log_path = self.path().join(format!("{label}.log"));
         let log = fs::File::options().create(true).append(true).open(&log_path).map_err(os("open a node's log"))?;
-        let mut command = self.command(arguments);
+        let mut command = match &self.lab {
+            None => self.command(arguments),
+            Some(lab) => {
+                let [enter, network] = lab.enter(place);
+                let mut inner = vec![network, self.program.to_string_lossy().into_owned()];
+                inner.extend(arguments.iter().cloned());
+                self.prepared(Command::new(enter), &inner)
+            }
+        };
         command.arg("--json").arg("--data").arg(data).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(os("start a node"))?;
         let failed = || {
@@ -294,9 +365,28 @@ impl Drop for LocalCluster {
         }
         end_all_of(self.scratch.path());
         for node in &self.nodes {
-            cgroup::remove_below(&node.id);
+            if let Ok(id) = node.id.parse() {
+                cgroup::remove_all(GroupChoice::Auto, &Outfit::group_root_of(id));
+            }
         }
     }
+}
+
+/// A client with the credentials in a file, for other addresses than it names.
+///
+/// # Errors
+/// What is wrong with them, as text.
+pub(crate) fn client_at(
+    path: &Path,
+    address: Option<String>,
+    clock: impl Clock,
+    entropy: impl Entropy,
+) -> Result<Client, String> {
+    let overrides = Overrides { address, ..Overrides::default() };
+    let found = Credentials::find(path, &overrides).map_err(|error| error.to_string())?;
+    let tls = found.tls().map_err(|error| error.to_string())?;
+    Client::new(found.addresses, tls, found.bearer.as_ref(), Arc::new(clock), Arc::new(entropy))
+        .map_err(|error| error.to_string())
 }
 
 /// Makes this process the parent of whatever is orphaned below it.

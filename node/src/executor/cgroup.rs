@@ -318,6 +318,16 @@ fn pids_below(dir: &Path) -> Vec<i32> {
     pids
 }
 
+/// Removes everything below `root` and itself, in every hierarchy; only what is empty goes.
+pub fn remove_all(choice: GroupChoice, root: &str) {
+    let hierarchies = Hierarchies::read();
+    for controller in CONTROLLERS {
+        if let Some((_, base)) = hierarchies.base(controller, choice) {
+            remove_below(&base.join(root));
+        }
+    }
+}
+
 fn remove_below(dir: &Path) {
     for below in sub_groups(dir) {
         remove_below(&below);
