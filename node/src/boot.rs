@@ -1,0 +1,93 @@
+//! Puts the parts of a node together, starts them in order, and stops them in the opposite one.
+//!
+//! The only file that knows all parts. `init` founds a cluster of one, `join` is admitted to one, `serve` runs what the
+//! data folder holds; all three end in `run`. The rule: a node is told ready only when it can answer, and nothing is
+//! started here that is not stopped here; the work of leases goes on under its supervisors.
+
+mod api;
+mod device;
+mod executor;
+mod found;
+mod lease;
+mod node;
+mod scheduler;
+mod transfer;
+mod view;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use holdfast_storage::machine::state::State;
+
+use crate::bench::{self, BenchFlags};
+use crate::cli::daemon::{Daemon, DaemonError, Ready};
+use crate::config::Config;
+use crate::demo::{self, DemoFlags};
+use crate::join::JoinToken;
+
+/// Reads the newest applied state; cheap.
+pub(crate) type ReadState = Arc<dyn Fn() -> Arc<State> + Send + Sync>;
+
+/// The real daemon behind the command line.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDaemon;
+
+impl Daemon for RealDaemon {
+    fn init(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError> {
+        let founding = found::found(&config)?;
+        node::run(config, founding, ready)
+    }
+
+    fn join(&self, config: Config, address: &str, token: JoinToken, ready: Ready<'_>) -> Result<(), DaemonError> {
+        let joining = found::join(&config, address, &token)?;
+        node::run(config, joining, ready)
+    }
+
+    fn serve(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError> {
+        let resuming = found::resume(&config)?;
+        node::run(config, resuming, ready)
+    }
+
+    fn supervise(&self, arguments: &[OsString]) -> std::process::ExitCode {
+        crate::executor::supervisor::supervise_command(arguments)
+    }
+
+    fn trainer(&self, arguments: &[OsString]) -> std::process::ExitCode {
+        let name = OsString::from("holdfast trainer");
+        crate::trainer::main(std::iter::once(name).chain(arguments.iter().cloned()))
+    }
+
+    fn demo(&self, arguments: &[OsString], json: bool) -> std::process::ExitCode {
+        let flags = Sub::<DemoFlags>::parse_from(named("holdfast demo", arguments));
+        with_runtime(demo::run(flags.flags, json || flags.json))
+    }
+
+    fn bench(&self, arguments: &[OsString], json: bool) -> std::process::ExitCode {
+        let flags = Sub::<BenchFlags>::parse_from(named("holdfast bench", arguments));
+        with_runtime(bench::run(flags.flags, json || flags.json))
+    }
+}
+
+#[derive(Debug, clap::Parser)]
+struct Sub<T: clap::Args> {
+    #[command(flatten)]
+    flags: T,
+    /// Print JSON, also for errors.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+fn named<'a>(name: &str, arguments: &'a [OsString]) -> impl Iterator<Item = OsString> + 'a {
+    std::iter::once(OsString::from(name)).chain(arguments.iter().cloned())
+}
+
+fn with_runtime(work: impl Future<Output = std::process::ExitCode>) -> std::process::ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => {
+            eprintln!("holdfast: cannot start the runtime: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

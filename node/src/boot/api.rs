@@ -1,0 +1,343 @@
+//! Connects the interface with the replica, the work's output, the authority and the metrics.
+
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_proto::event::EventRecord;
+use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId};
+use holdfast_proto::node::NodeStatus;
+use holdfast_storage::event_log::{EventLog, EventsError};
+use holdfast_storage::machine::state::State;
+use holdfast_storage::raft_log::RaftLog;
+use holdfast_storage::source::CommittedSource;
+use openraft_rt_tokio::TokioRuntime;
+
+use super::ReadState;
+use super::device::Devices;
+use super::found::Beginning;
+use super::node::NodeReplica;
+use super::transfer::by_node;
+use crate::api::seam::{
+    Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing,
+};
+use crate::api::{Api, Limits, Parts};
+use crate::cli::daemon::DaemonError;
+use crate::config::Config;
+use crate::consensus::leadership::Lead;
+use crate::consensus::{Outcome, Propose};
+use crate::env::{Clock, Entropy};
+use crate::executor::duty::RunKey;
+use crate::identity::Identity;
+use crate::identity::authority::Authority;
+use crate::identity::secret::Secret;
+use crate::join::{JoinAnswer, JoinRequest, Peer};
+use crate::net::tls::https_client;
+use crate::telemetry::exposition::{Exposition, Kind};
+
+/// How often a running log is looked at for more.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest wait for more output within one request.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What the interface is built from.
+pub(super) struct Built<'a> {
+    pub(super) config: &'a Config,
+    pub(super) beginning: &'a Beginning,
+    pub(super) me: NodeId,
+    pub(super) state: &'a ReadState,
+    pub(super) source: &'a Arc<dyn CommittedSource>,
+    pub(super) replica: &'a Arc<NodeReplica>,
+    pub(super) devices: &'a Devices,
+    pub(super) log: &'a RaftLog<TokioRuntime>,
+    pub(super) events: EventLog,
+    pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) entropy: &'a Arc<dyn Entropy>,
+}
+
+/// Builds the interface.
+pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
+    let identity = &from.beginning.identity;
+    let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
+    let tls = https_client(identity.authority(), identity.cluster).map_err(|error| failed(&error))?;
+    let peers = reqwest::Client::builder().tls_backend_preconfigured(tls).https_only(true).no_proxy().build();
+    let settings = &from.config.api;
+    let limits = Limits {
+        in_flight_max: settings.in_flight_max,
+        streams_max: settings.streams_max,
+        header_timeout: Duration::from_millis(settings.header_timeout_ms),
+        request_timeout: Duration::from_millis(settings.request_timeout_ms),
+        ..Limits::default()
+    };
+    let metrics: Vec<Arc<dyn MetricSource>> = vec![
+        Arc::new(DeviceMetrics { telemetry: from.devices.telemetry(), host: from.beginning.label.to_string() }),
+        Arc::new(JournalMetrics { log: from.log.clone(), state: from.state.clone() }),
+    ];
+    Ok(Api::new(Parts {
+        node: from.me,
+        authority: identity.authority_fingerprint().map_err(|error| failed(&error))?,
+        propose: from.replica.clone(),
+        linearize: from.replica.clone(),
+        committed: Arc::new(CommittedHere { source: from.source.clone() }),
+        standing: Arc::new(StandingHere(from.replica.clone())),
+        logs: Arc::new(LogsHere { folder: from.beginning.folder.part("executor"), me: from.me, state: from.state.clone() }),
+        admit: Arc::new(AdmitHere::new(from)),
+        metrics,
+        peers: peers.map_err(|error| failed(&error))?,
+        clock: from.clock.clone(),
+        entropy: from.entropy.clone(),
+        limits,
+    }))
+}
+
+/// State and events of this replica.
+struct CommittedHere {
+    source: Arc<dyn CommittedSource>,
+}
+
+impl Committed for CommittedHere {
+    fn state(&self) -> Arc<State> {
+        self.source.state()
+    }
+
+    fn advanced(&self, index: u64) -> BoxFuture<'_, ()> {
+        let mut applied = self.source.applied();
+        Box::pin(async move {
+            if applied.reached(index.saturating_add(1)).await.is_none() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+
+    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+        let source = self.source.clone();
+        Box::pin(async move {
+            // Old events are read from disk, which must not hold up a worker of the runtime.
+            let read = tokio::task::spawn_blocking(move || source.events(after, limit)).await;
+            let read = read.map_err(|error| HistoryError::Failed { reason: error.to_string() })?;
+            match read {
+                Ok(events) => Ok(events.iter().map(|event| (**event).clone()).collect()),
+                Err(EventsError::Compacted { gone }) => Err(HistoryError::Compacted { through: gone }),
+                Err(error) => Err(HistoryError::Failed { reason: error.to_string() }),
+            }
+        })
+    }
+
+    fn grown(&self, after: Cursor) -> BoxFuture<'_, ()> {
+        let (source, mut applied) = (self.source.clone(), self.source.applied());
+        Box::pin(async move {
+            while source.state().cluster.cursor <= after {
+                if applied.changed().await.is_none() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+    }
+}
+
+/// Who leads, as this replica knows.
+struct StandingHere(Arc<NodeReplica>);
+
+impl Standing for StandingHere {
+    fn leadership(&self) -> Leadership {
+        let now = self.0.leadership();
+        Leadership { leader: now.leader, term: now.term, heard_ms_ago: self.0.heard_leader_ms_ago() }
+    }
+}
+
+/// Output of the work that ran on this node.
+struct LogsHere {
+    folder: PathBuf,
+    me: NodeId,
+    state: ReadState,
+}
+
+impl LogsHere {
+    /// The folders of all starts of one placement, oldest first.
+    fn folders(&self, lease: LeaseId, epoch: Epoch) -> Vec<PathBuf> {
+        let mut found: Vec<(RunKey, PathBuf)> = Vec::new();
+        for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(run) = name.strip_prefix("lease-").and_then(|name| name.parse::<RunKey>().ok()) else { continue };
+            if (run.lease, run.epoch) == (lease, epoch) {
+                found.push((run, entry.path()));
+            }
+        }
+        found.sort_by_key(|(run, _)| *run);
+        found.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// The work may still write here.
+    fn runs_here(&self, lease: LeaseId, epoch: Epoch) -> bool {
+        let state = (self.state)();
+        let assignments = state.assignments(self.me);
+        assignments.iter().any(|assignment| assignment.lease.id() == lease && assignment.placement.epoch == epoch)
+    }
+
+    fn look(&self, request: &LogRequest) -> Result<LogChunk, LogError> {
+        let LogRequest { lease, epoch, after, bytes_max, .. } = *request;
+        // Before the files are read: what was written until the end is in them then.
+        let ended = !self.runs_here(lease, epoch);
+        let folders = self.folders(lease, epoch);
+        if folders.is_empty() && ended {
+            return Err(LogError::Absent { lease });
+        }
+        let read = |error: io::Error| LogError::Read { lease, source: error };
+        let (mut from, mut bytes, mut before) = (after, Vec::new(), 0_u64);
+        for folder in folders {
+            let output = Output::open(&folder).map_err(read)?;
+            let (begin, end) = (before + output.first, before + output.end);
+            if end > after && bytes.is_empty() {
+                from = after.max(begin);
+                bytes = output.read(from - before, bytes_max).map_err(read)?;
+            }
+            before = end;
+        }
+        let behind = from + bytes.len() as u64 >= before;
+        Ok(LogChunk { from, bytes: bytes.into(), ended: ended && behind })
+    }
+}
+
+impl Logs for LogsHere {
+    fn read(&self, request: LogRequest) -> BoxFuture<'_, Result<LogChunk, LogError>> {
+        Box::pin(async move {
+            let until = tokio::time::Instant::now() + WAIT_MAX;
+            loop {
+                let chunk = self.look(&request)?;
+                let more_may_come = chunk.bytes.is_empty() && !chunk.ended && request.wait;
+                if !more_may_come || tokio::time::Instant::now() >= until {
+                    return Ok(chunk);
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        })
+    }
+}
+
+/// The kept output of one start: the present file, and the one before it.
+struct Output {
+    files: Vec<(PathBuf, u64)>,
+    first: u64,
+    end: u64,
+}
+
+impl Output {
+    fn open(folder: &Path) -> io::Result<Self> {
+        let mut files = Vec::new();
+        for name in [crate::executor::supervisor::output::OLD_FILE, crate::executor::supervisor::output::FILE] {
+            match std::fs::metadata(folder.join(name)) {
+                Ok(found) => files.push((folder.join(name), found.len())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let kept: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        let first = crate::executor::supervisor::output::dropped_bytes(folder);
+        Ok(Self { files, first, end: first + kept })
+    }
+
+    fn read(&self, from: u64, most: usize) -> io::Result<Vec<u8>> {
+        let (mut skip, mut out) = (from - self.first, Vec::new());
+        for (path, bytes) in &self.files {
+            if skip >= *bytes {
+                skip -= bytes;
+                continue;
+            }
+            let mut file = std::fs::File::open(path)?;
+            file.seek(SeekFrom::Start(skip))?;
+            file.take((most - out.len()) as u64).read_to_end(&mut out)?;
+            skip = 0;
+            if out.len() >= most {
+                break;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Admits machines, on nodes that hold the authority's key.
+struct AdmitHere {
+    me: NodeId,
+    identity_folder: PathBuf,
+    certificate: rustls::pki_types::CertificateDer<'static>,
+    identity: Arc<Identity>,
+    state: ReadState,
+    propose: Arc<dyn Propose>,
+    clock: Arc<dyn Clock>,
+}
+
+impl AdmitHere {
+    fn new(from: &Built<'_>) -> Self {
+        Self {
+            me: from.me,
+            identity_folder: from.beginning.folder.part("identity"),
+            certificate: from.beginning.identity.authority().clone(),
+            identity: from.beginning.identity.clone(),
+            state: from.state.clone(),
+            propose: from.replica.clone(),
+            clock: from.clock.clone(),
+        }
+    }
+
+    fn authority(&self) -> Result<Authority, AdmitError> {
+        let key = std::fs::read_to_string(self.identity_folder.join("ca.key")).map_err(|_| AdmitError::NotHere)?;
+        let loaded = Authority::load(self.certificate.clone(), &Secret::new(key));
+        loaded.map_err(|error| AdmitError::Malformed { reason: error.to_string() })
+    }
+}
+
+impl Admit for AdmitHere {
+    fn admit(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinAnswer, AdmitError>> {
+        Box::pin(async move {
+            let authority = self.authority()?;
+            let command = request.command().map_err(|error| AdmitError::Malformed { reason: error.to_string() })?;
+            match self.propose.propose(by_node(self.me, command)).await {
+                Outcome::Applied { .. } => {}
+                Outcome::Refused { rejection, index } => return Err(AdmitError::Refused { rejection, index }),
+                Outcome::Unknown { reason } => return Err(AdmitError::Unknown { reason }),
+            }
+            let state = (self.state)();
+            let present = state.nodes.values().filter(|node| node.status != NodeStatus::Removed);
+            let nodes = present.map(|node| Peer { node: node.spec.node, address: node.spec.address.clone() }).collect();
+            JoinAnswer::sign(&request, &self.identity, &authority, nodes, self.clock.wall_ms())
+                .map_err(|error| AdmitError::Malformed { reason: error.to_string() })
+        })
+    }
+}
+
+/// The cards' series.
+struct DeviceMetrics {
+    telemetry: crate::telemetry::task::SharedTelemetry,
+    host: String,
+}
+
+impl MetricSource for DeviceMetrics {
+    fn write(&self, out: &mut String) {
+        let mut text = Exposition::default();
+        self.telemetry.write_metrics(&self.host, &mut text);
+        out.push_str(&text.into_text());
+    }
+}
+
+/// The Raft log's series.
+struct JournalMetrics {
+    log: RaftLog<TokioRuntime>,
+    state: ReadState,
+}
+
+impl MetricSource for JournalMetrics {
+    fn write(&self, out: &mut String) {
+        let stats = self.log.sync_stats();
+        let mut text = Exposition::default();
+        text.family("holdfast_journal_syncs_total", Kind::Counter, "Syncs of the Raft log since the start.");
+        text.sample(&[], stats.syncs);
+        text.family("holdfast_journal_records_total", Kind::Counter, "Entries that those syncs made durable.");
+        text.sample(&[], stats.entries);
+        text.family("holdfast_applied_index", Kind::Gauge, "Log index of the last applied entry.");
+        text.sample(&[], (self.state)().applied.index);
+        out.push_str(&text.into_text());
+    }
+}
+
