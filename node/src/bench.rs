@@ -9,7 +9,6 @@ mod lease;
 mod log;
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use serde_json::Value;
 
@@ -57,12 +56,12 @@ pub enum BenchError {
 }
 
 /// Runs a bench and returns its exit code.
-pub async fn run(flags: BenchFlags, json: bool) -> ExitCode {
+pub async fn run(flags: BenchFlags, json: bool) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
             eprintln!("holdfast bench: cannot find its own program: {error}");
-            return ExitCode::FAILURE;
+            return 1;
         }
     };
     let work = async {
@@ -74,10 +73,10 @@ pub async fn run(flags: BenchFlags, json: bool) -> ExitCode {
         }
     };
     match interruptible(work).await {
-        None => ExitCode::from(130),
+        None => 130,
         Some(Ok(summary)) => {
             println!("{summary}");
-            ExitCode::SUCCESS
+            0
         }
         Some(Err(error)) => {
             let mut text = error.to_string();
@@ -90,7 +89,7 @@ pub async fn run(flags: BenchFlags, json: bool) -> ExitCode {
                 println!("{}", serde_json::json!({ "ok": false, "error": text }));
             }
             eprintln!("holdfast bench: {text}");
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -6,12 +6,12 @@
 
 mod api;
 mod device;
+mod envelope;
 mod executor;
 mod found;
 mod lease;
 mod node;
 mod scheduler;
-mod transfer;
 mod view;
 
 use std::ffi::OsString;
@@ -49,21 +49,12 @@ impl Daemon for RealDaemon {
         node::run(config, resuming, ready)
     }
 
-    fn supervise(&self, arguments: &[OsString]) -> std::process::ExitCode {
-        crate::executor::supervisor::supervise_command(arguments)
-    }
-
-    fn trainer(&self, arguments: &[OsString]) -> std::process::ExitCode {
-        let name = OsString::from("holdfast trainer");
-        crate::trainer::main(std::iter::once(name).chain(arguments.iter().cloned()))
-    }
-
-    fn demo(&self, arguments: &[OsString], json: bool) -> std::process::ExitCode {
+    fn demo(&self, arguments: &[OsString], json: bool) -> u8 {
         let flags = Sub::<DemoFlags>::parse_from(named("holdfast demo", arguments));
         with_runtime(demo::run(flags.flags, json || flags.json))
     }
 
-    fn bench(&self, arguments: &[OsString], json: bool) -> std::process::ExitCode {
+    fn bench(&self, arguments: &[OsString], json: bool) -> u8 {
         let flags = Sub::<BenchFlags>::parse_from(named("holdfast bench", arguments));
         with_runtime(bench::run(flags.flags, json || flags.json))
     }
@@ -82,12 +73,18 @@ fn named<'a>(name: &str, arguments: &'a [OsString]) -> impl Iterator<Item = OsSt
     std::iter::once(OsString::from(name)).chain(arguments.iter().cloned())
 }
 
-fn with_runtime(work: impl Future<Output = std::process::ExitCode>) -> std::process::ExitCode {
+fn with_runtime(work: impl Future<Output = u8>) -> u8 {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
         Err(error) => {
             eprintln!("holdfast: cannot start the runtime: {error}");
-            std::process::ExitCode::FAILURE
+            1
         }
     }
+}
+
+/// Runs something short before the node's own runtime exists.
+fn briefly<T>(work: impl Future<Output = T>) -> Result<T, DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(|error| DaemonError::failed(&error))?.block_on(work))
 }

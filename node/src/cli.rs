@@ -139,9 +139,6 @@ pub enum Command {
     /// Break a cluster on purpose (runs `holdfast-chaos`).
     #[command(disable_help_flag = true)]
     Chaos(PassedOn),
-    /// Watch over one lease's processes; started by the node.
-    #[command(hide = true, disable_help_flag = true)]
-    Supervise(PassedOn),
 }
 
 /// Arguments that another part reads.
@@ -185,10 +182,9 @@ fn perform(command: Command, daemon: &dyn Daemon, console: &mut Console<'_>) -> 
     match command {
         Command::Init(args) => done(init::init(args, daemon, console)),
         Command::Join(args) => done(join::join(args, daemon, console)),
-        Command::Serve(args) => done(serve::serve(args, daemon)),
+        Command::Serve(args) => done(serve::serve(args, daemon, console)),
         Command::Demo(args) => Ok(daemon.demo(&args.arguments, console.json)),
         Command::Bench(args) => Ok(daemon.bench(&args.arguments, console.json)),
-        Command::Supervise(args) => Ok(daemon.supervise(&args.arguments)),
         Command::Chaos(args) => Err(daemon::become_chaos(&args.arguments, console.json)),
         Command::Completions { shell } => {
             let mut text = Vec::new();

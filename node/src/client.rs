@@ -192,6 +192,15 @@ impl Client {
         .await
     }
 
+    /// Reads something that is not JSON, such as `/metrics`.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but `Unknown`.
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let (address, response) = self.send(&Call { method: Method::GET, path, body: None, request: None }).await?;
+        response.text().await.map_err(|error| ClientError::Garbled { address, reason: error.to_string() })
+    }
+
     /// Asks something that changes nothing, such as a quote.
     ///
     /// # Errors

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::consensus::config::Profile;
+
 use crate::api::Limits;
 
 /// Port of HTTPS (TCP) and of Raft, control, snapshots and events (UDP).
@@ -113,6 +115,17 @@ pub enum Timing {
     Metro,
     /// Voters far apart.
     Wan,
+}
+
+impl Timing {
+    /// The same, as consensus calls it.
+    #[must_use]
+    pub fn profile(self) -> Profile {
+        match self {
+            Self::Metro => Profile::Metro,
+            Self::Wan => Profile::Wan,
+        }
+    }
 }
 
 impl Default for Config {

@@ -10,11 +10,11 @@ mod trace;
 use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
 
+pub(crate) use self::story::ready;
 use crate::local::{LocalCluster, LocalError, LocalSpec};
 
 /// Flags of `holdfast demo`.
@@ -59,12 +59,12 @@ pub enum DemoError {
 }
 
 /// Runs the demo and returns its exit code: 0 when every claim held, 130 when it was interrupted.
-pub async fn run(flags: DemoFlags, json: bool) -> ExitCode {
+pub async fn run(flags: DemoFlags, json: bool) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
             eprintln!("holdfast demo: cannot find its own program: {error}");
-            return ExitCode::FAILURE;
+            return 1;
         }
     };
     let stage = Stage { json };
@@ -77,20 +77,20 @@ pub async fn run(flags: DemoFlags, json: bool) -> ExitCode {
     match interruptible(work).await {
         None => {
             stage.say("interrupted; everything that was started is gone");
-            ExitCode::from(130)
+            130
         }
         Some(Ok(summary)) => {
             if json {
                 println!("{summary}");
             }
-            ExitCode::SUCCESS
+            0
         }
         Some(Err(error)) => {
             if json {
                 println!("{}", serde_json::json!({ "ok": false, "error": error.to_string() }));
             }
             eprintln!("holdfast demo: {error}");
-            ExitCode::FAILURE
+            1
         }
     }
 }

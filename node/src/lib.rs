@@ -1,42 +1,33 @@
-//! One Holdfast node.
+//! One Holdfast node: a replica, a scheduler while it leads, an executor, and the doors that people use.
+//!
+//! [`boot`] alone knows all parts and starts them in order; [`env`](mod@env) alone reads clocks and the system's random
+//! source. Protocols are machines without IO ([`nodelease`], [`executor::core`], [`scheduler`], [`transfer::push`]); the
+//! tasks around them only move what they say, so the simulator drives the same code.
+//!
+//! # Not here
+//! Rules about leases and money are in `holdfast-storage`; the words are in `holdfast-proto`; faults are in
+//! `holdfast-chaos`, which this crate never names.
 
-/// Cards, real or simulated.
-pub mod device;
-/// The node lease: who may let work run, and until when.
-pub mod nodelease;
-/// Who gets which devices, decided by the leader.
-pub mod scheduler;
-/// What a node knows of its cards.
-pub mod telemetry;
-/// The work that the demo runs.
-pub mod trainer;
-/// Checkpoints and their way to another zone.
-pub mod transfer;
-
-/// Proposing to the log and reading from it.
-pub mod consensus;
-/// Clocks and randomness.
-pub mod env;
-/// What this node runs for leases.
-pub mod executor;
-/// Who this node is.
-pub mod identity;
-/// How a machine becomes a node.
-pub mod join;
-/// How nodes reach each other.
-pub mod net;
-
-/// The HTTP interface.
 pub mod api;
-/// Access tokens.
 pub mod bearer;
-/// The command line.
+pub mod bench;
+pub mod boot;
 pub mod cli;
-/// Talking to a cluster.
 pub mod client;
-/// The node's configuration.
 pub mod config;
-/// Events in words.
+pub mod consensus;
+pub mod demo;
+pub mod device;
+pub mod env;
+pub mod executor;
 pub mod history;
-/// The JSON of the HTTP interface.
+pub mod identity;
+pub mod join;
+pub mod local;
+pub mod net;
+pub mod nodelease;
+pub mod scheduler;
+pub mod telemetry;
+pub mod trainer;
+pub mod transfer;
 pub mod wire;

@@ -168,7 +168,9 @@ impl LocalCluster {
         }
         let place = self.nodes.len();
         let host = self.lab.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |lab| lab.address(place));
-        arguments.extend(["--listen".to_owned(), format!("{host}:0")]);
+        let ports = ["--port", "--lease-port", "--bulk-port"].into_iter().flat_map(|flag| [flag.to_owned(), "0".to_owned()]);
+        arguments.extend(["--bind".to_owned(), host]);
+        arguments.extend(ports);
         let (child, ready) = self.launch(place, &spec.label, &data, &arguments).await?;
         let text = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
         let node = LocalNode { spec: spec.clone(), data, id: text("node"), address: text("address"), child: Some(child) };
@@ -283,6 +285,15 @@ impl LocalCluster {
             return Err(LocalError::Command { command: arguments.join(" "), code: output.status.to_string(), text });
         }
         serde_json::from_str(&text).map_err(|_| LocalError::Output { command: arguments.join(" "), text })
+    }
+
+    /// What a node's `/metrics` says; nothing when it does not answer.
+    pub async fn metrics(&self, address: &str) -> String {
+        let client = client_at(&self.config().join("credentials.toml"), Some(address.to_owned()), OsClock, OsEntropy);
+        match client {
+            Ok(client) => client.text("/metrics").await.unwrap_or_default(),
+            Err(_) => String::new(),
+        }
     }
 
     /// Kills a node's daemon with SIGKILL. Its supervisors and their work go on.

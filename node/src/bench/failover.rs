@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{BenchError, percentile};
 use crate::demo::{ready, three_zones, until};
-use crate::env::{Clock, OsClock};
+use crate::env::OsClock;
 use crate::executor::cgroup;
 use crate::executor::outfit::Outfit;
 use crate::executor::supervisor::spec::GroupChoice;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{BenchError, cpu_us, ms, percentile, resident_mib};
 use crate::client::{Client, stream::Item};
 use crate::demo::{ready, three_zones};
-use crate::env::{Clock, OsClock};
+use crate::env::OsClock;
 use crate::local::LocalCluster;
 use crate::wire::lease::{LeaseAccepted, LeaseOrder};
 

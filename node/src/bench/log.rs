@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::{BenchError, cpu_us, ms, percentile};
 use crate::client::{Client, credentials::Credentials};
 use crate::demo::{ready, three_zones};
-use crate::env::{Clock, OsClock, OsEntropy};
+use crate::env::{OsClock, OsEntropy};
 use crate::local::{LocalCluster, LocalError};
 use crate::wire::cluster::{Applied, NoteOrder};
 
@@ -96,7 +96,7 @@ impl Counters {
     async fn read(cluster: &LocalCluster, pids: &[i32]) -> Self {
         let (mut entries, mut syncs) = (0, 0);
         for node in cluster.nodes() {
-            let text = cluster.metrics(&node.address).await.unwrap_or_default();
+            let text = cluster.metrics(&node.address).await;
             let value = |name: &str| {
                 let line = text.lines().find_map(|line| line.strip_prefix(name));
                 line.and_then(|rest| rest.trim().parse::<f64>().ok()).unwrap_or_default() as u64

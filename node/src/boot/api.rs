@@ -1,8 +1,9 @@
 //! Connects the interface with the replica, the work's output, the authority and the metrics.
 
-use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -19,7 +20,7 @@ use super::ReadState;
 use super::device::Devices;
 use super::found::Beginning;
 use super::node::NodeReplica;
-use super::transfer::by_node;
+use super::envelope::by_node;
 use crate::api::seam::{
     Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing,
 };
@@ -30,6 +31,7 @@ use crate::consensus::leadership::Lead;
 use crate::consensus::{Outcome, Propose};
 use crate::env::{Clock, Entropy};
 use crate::executor::duty::RunKey;
+use crate::executor::supervisor::output::{output_end, read_output};
 use crate::identity::Identity;
 use crate::identity::authority::Authority;
 use crate::identity::secret::Secret;
@@ -81,7 +83,7 @@ pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
         propose: from.replica.clone(),
         linearize: from.replica.clone(),
         committed: Arc::new(CommittedHere { source: from.source.clone() }),
-        standing: Arc::new(StandingHere(from.replica.clone())),
+        standing: Arc::new(StandingHere::new(from.replica.clone(), from.clock.clone())),
         logs: Arc::new(LogsHere { folder: from.beginning.folder.part("executor"), me: from.me, state: from.state.clone() }),
         admit: Arc::new(AdmitHere::new(from)),
         metrics,
@@ -138,12 +140,43 @@ impl Committed for CommittedHere {
 }
 
 /// Who leads, as this replica knows.
-struct StandingHere(Arc<NodeReplica>);
+struct StandingHere {
+    replica: Arc<NodeReplica>,
+    clock: Arc<dyn Clock>,
+    /// When a leader was last known, on the boot clock; 0 when none ever was.
+    last_led_ms: Arc<AtomicU64>,
+}
+
+impl StandingHere {
+    fn new(replica: Arc<NodeReplica>, clock: Arc<dyn Clock>) -> Self {
+        let last_led_ms = Arc::new(AtomicU64::new(0));
+        let (follows, noted, now) = (Arc::downgrade(&replica), last_led_ms.clone(), clock.clone());
+        tokio::spawn(async move {
+            let mut seen = crate::consensus::leadership::Leadership::default();
+            while let Some(replica) = follows.upgrade() {
+                if seen.leader.is_some() {
+                    noted.store(now.boot_ms(), Ordering::Relaxed);
+                }
+                let changed = tokio::time::timeout(Duration::from_secs(1), replica.changed(seen)).await;
+                if seen.leader.is_some() {
+                    noted.store(now.boot_ms(), Ordering::Relaxed);
+                }
+                seen = changed.unwrap_or(seen);
+            }
+        });
+        Self { replica, clock, last_led_ms }
+    }
+}
 
 impl Standing for StandingHere {
     fn leadership(&self) -> Leadership {
-        let now = self.0.leadership();
-        Leadership { leader: now.leader, term: now.term, heard_ms_ago: self.0.heard_leader_ms_ago() }
+        let now = self.replica.leadership();
+        let heard_ms_ago = match (now.leader, self.last_led_ms.load(Ordering::Relaxed)) {
+            (Some(_), _) => Some(0),
+            (None, 0) => None,
+            (None, last) => Some(self.clock.boot_ms().saturating_sub(last)),
+        };
+        Leadership { leader: now.leader, term: now.term, heard_ms_ago }
     }
 }
 
@@ -187,11 +220,10 @@ impl LogsHere {
         let read = |error: io::Error| LogError::Read { lease, source: error };
         let (mut from, mut bytes, mut before) = (after, Vec::new(), 0_u64);
         for folder in folders {
-            let output = Output::open(&folder).map_err(read)?;
-            let (begin, end) = (before + output.first, before + output.end);
+            let end = before + output_end(&folder).map_err(read)?;
             if end > after && bytes.is_empty() {
-                from = after.max(begin);
-                bytes = output.read(from - before, bytes_max).map_err(read)?;
+                let chunk = read_output(&folder, after.saturating_sub(before), bytes_max).map_err(read)?;
+                (from, bytes) = (before + chunk.offset, chunk.bytes);
             }
             before = end;
         }
@@ -213,47 +245,6 @@ impl Logs for LogsHere {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         })
-    }
-}
-
-/// The kept output of one start: the present file, and the one before it.
-struct Output {
-    files: Vec<(PathBuf, u64)>,
-    first: u64,
-    end: u64,
-}
-
-impl Output {
-    fn open(folder: &Path) -> io::Result<Self> {
-        let mut files = Vec::new();
-        for name in [crate::executor::supervisor::output::OLD_FILE, crate::executor::supervisor::output::FILE] {
-            match std::fs::metadata(folder.join(name)) {
-                Ok(found) => files.push((folder.join(name), found.len())),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let kept: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-        let first = crate::executor::supervisor::output::dropped_bytes(folder);
-        Ok(Self { files, first, end: first + kept })
-    }
-
-    fn read(&self, from: u64, most: usize) -> io::Result<Vec<u8>> {
-        let (mut skip, mut out) = (from - self.first, Vec::new());
-        for (path, bytes) in &self.files {
-            if skip >= *bytes {
-                skip -= bytes;
-                continue;
-            }
-            let mut file = std::fs::File::open(path)?;
-            file.seek(SeekFrom::Start(skip))?;
-            file.take((most - out.len()) as u64).read_to_end(&mut out)?;
-            skip = 0;
-            if out.len() >= most {
-                break;
-            }
-        }
-        Ok(out)
     }
 }
 

@@ -13,7 +13,7 @@ use holdfast_storage::source::CommittedSource;
 use tokio::sync::watch;
 
 use super::ReadState;
-use super::transfer::by_node;
+use super::envelope::by_node;
 use crate::config::Config;
 use crate::consensus::Propose;
 use crate::device::sim::{SimDevices, SimSpec};

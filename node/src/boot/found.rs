@@ -3,6 +3,7 @@
 //! Nothing runs yet when these return. The rule: a folder becomes a node in one write, the last one, so a crash before
 //! it leaves a folder that can be used again.
 
+use std::sync::Arc;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use holdfast_proto::id::{Name, ParseIdError};
@@ -24,7 +25,7 @@ use crate::wire::problem::Problem;
 pub(super) struct Beginning {
     pub(super) folder: DataFolder,
     pub(super) file: NodeFile,
-    pub(super) identity: Identity,
+    pub(super) identity: Arc<Identity>,
     pub(super) label: Name,
     pub(super) zone: Name,
     pub(super) role: NodeRole,
@@ -54,7 +55,7 @@ pub(super) fn found(config: &Config) -> Result<Beginning, DaemonError> {
     Ok(Beginning {
         folder,
         file,
-        identity,
+        identity: Arc::new(identity),
         label,
         zone,
         role: NodeRole::Replica,
@@ -73,7 +74,7 @@ pub(super) fn join(config: &Config, address: &str, token: &JoinToken) -> Result<
     let folder = DataFolder::create(&config.data, None).map_err(|error| DaemonError::refused(&error))?;
     let key = NodeKey::generate().map_err(|error| DaemonError::failed(&error))?;
     let request = JoinRequest::new(token, &key, label.clone(), zone.clone(), sockets.address.clone());
-    let answer = super::with_blocking_runtime(ask(address, token, &request))??;
+    let answer = super::briefly(ask(address, token, &request))??;
     let (certificate, authority) =
         answer.verify(token, &key, OsClock.wall_ms()).map_err(|error| DaemonError::refused(&error))?;
     let (identity, file) = Identity::settle(&folder, label.as_str(), &key, certificate, authority)
@@ -81,7 +82,7 @@ pub(super) fn join(config: &Config, address: &str, token: &JoinToken) -> Result<
     Ok(Beginning {
         folder,
         file,
-        identity,
+        identity: Arc::new(identity),
         label,
         zone,
         role: token.role,
@@ -111,7 +112,7 @@ pub(super) fn resume(config: &Config) -> Result<Beginning, DaemonError> {
         simulate,
         folder,
         file,
-        identity,
+        identity: Arc::new(identity),
     })
 }
 

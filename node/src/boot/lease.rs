@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::ReadState;
-use super::transfer::by_node;
+use super::envelope::by_node;
 use super::view::{self, LeaseView};
 use crate::consensus::{Outcome, Propose};
 use crate::nodelease::answerer::Verdict;

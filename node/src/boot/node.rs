@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::found::Beginning;
 use super::lease::{DutyTask, NodeSurroundings};
-use super::transfer::{StoreAccess, by_node};
+use super::envelope::by_node;
 use super::{ReadState, api, device, scheduler, view};
 use crate::bearer::Bearer;
 use crate::cli::daemon::{DaemonError, Ready, Serving};
@@ -53,6 +53,8 @@ use crate::nodelease::thread::{Keeper, KeeperSetup, LeaseRuntime, Leadership};
 use crate::nodelease::{AskerSetup, Timing};
 use crate::transfer::courier::Courier;
 use crate::transfer::receive::Receiver;
+use crate::transfer;
+use crate::transfer::starts::Starts;
 use crate::transfer::store::Store;
 
 /// Bytes a second that checkpoints may take; they back off further when Raft's round trips grow.
@@ -159,6 +161,8 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
     let devices = device::start(&config, beginning.simulate.as_ref(), me, &clock).map_err(|error| DaemonError::failed(&error))?;
     let (keeper, duties) = start_keeper(&parts, incarnation, &lease_runtime);
     router.register(Class::Lease, keeper.clone());
+    let gate = keeper.clone();
+    replica.set_gate(Arc::new(move |envelope| gate.admits(&envelope.command)));
     let worker = start_executor(&parts, &beginning, &disk, incarnation, &keeper, &devices, &router)?;
     start_duties(&parts, &beginning, incarnation, duties, worker.clone());
     device::report(&config, me, incarnation, &devices, &state, &source, &parts.propose, beginning.folder.root(), &clock);
@@ -385,18 +389,19 @@ fn start_executor(
         .map_err(|error| failed(&error))?;
     let store = Arc::new(Store::open(beginning.folder.part("checkpoints")).map_err(|error| failed(&error))?);
     let courier = Courier::new(parts.me, store.clone(), parts.transport.clone(), parts.clock.clone(), BULK_BYTES_PER_S);
-    router.register(Class::Transfer, Arc::new(Receiver::new(store, Arc::new(StoreAccess(parts.state.clone())))));
+    let known = Arc::new(transfer::replica::Replica::new(parts.me, parts.state.clone(), parts.propose.clone()));
+    router.register(Class::Transfer, Arc::new(Receiver::new(store, known.clone())));
+    tokio::spawn(Starts::keep_house(courier.clone(), known.clone()));
     let surroundings = super::executor::ExecutorSurroundings {
         me: parts.me,
         state: parts.state.clone(),
         keeper: keeper.clone(),
         propose: parts.propose.clone(),
-        courier,
+        starts: Starts::new(courier, known, tokio::runtime::Handle::current()),
         devices: devices.inventory(),
-        executor_folder: folder,
+        folder,
         runtime: tokio::runtime::Handle::current(),
         works: view::Works::default(),
-        watchers: std::collections::BTreeMap::new(),
     };
     let worker = Worker::start(core, parts.clock.clone(), surroundings).map_err(|error| failed(&error))?;
     let worker = Arc::new(worker);

@@ -1,12 +1,12 @@
 //! What the parts of a node read out of the applied state: each in the words of its own protocol.
 //!
 //! Only translation: no rule is decided here, and nothing is kept. `boot.rs` hands these to the node lease, the
-//! executor, the membership duty and the transfer.
+//! executor and the membership duty.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_proto::id::{Epoch, Fence, LeaseId, NodeId};
+use holdfast_proto::id::{Epoch, LeaseId, NodeId};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::time::Timestamp;
@@ -16,8 +16,6 @@ use crate::consensus::membership::{Known, Picture};
 use crate::executor::duty::{Duties, Duty, MemberRun, RunKey, Standing, Work};
 use crate::nodelease::answerer::Quiet;
 use crate::nodelease::{Applied, ClusterView, NodeView, asker};
-use crate::transfer::receive::Permission;
-use crate::transfer::target::{self, Candidate};
 
 /// The applied state as the node lease reads it.
 #[derive(Debug)]
@@ -137,47 +135,4 @@ fn work_of(state: &State, lease: &Lease, placement: &Placement, member: &Member)
         members,
         restore: placement.restore.clone(),
     }
-}
-
-/// The stores that a lease's checkpoints go to, best first.
-pub(super) fn stores(state: &State, me: NodeId, lease: LeaseId) -> Vec<NodeId> {
-    let candidate = |node: &Arc<Node>| Candidate {
-        node: node.spec.node,
-        zone: node.spec.zone.clone(),
-        ready: node.status == NodeStatus::Ready,
-    };
-    let candidates: Vec<Candidate> = state.present_nodes().map(candidate).collect();
-    target::choose(me, lease, &candidates, &holders(state, lease))
-}
-
-/// The nodes that hold the newest checkpoint of a lease.
-pub(super) fn holders(state: &State, lease: LeaseId) -> Vec<NodeId> {
-    let newest = state.leases.get(&lease).and_then(|lease| lease.checkpoints.last().cloned());
-    newest.map(|checkpoint| checkpoint.holders).unwrap_or_default()
-}
-
-/// Whether `from` is the member that this start of the lease makes it.
-pub(super) fn may_push(state: &State, from: NodeId, lease: LeaseId, fence: Fence) -> Permission {
-    let Some(lease) = state.leases.get(&lease) else { return unseen(state, lease.index) };
-    if fence.token.index > state.applied.index {
-        return Permission::NotYet;
-    }
-    let placement = lease.placements().find(|placement| placement.token == fence.token);
-    match placement.and_then(|placement| placement.member(from)) {
-        Some(member) if !member.released && lease.epoch == fence.epoch => Permission::Granted,
-        _ => Permission::Denied,
-    }
-}
-
-/// Whether `from` runs the lease, or is about to, or keeps its checkpoints.
-pub(super) fn may_read(state: &State, from: NodeId, lease: LeaseId) -> Permission {
-    let Some(found) = state.leases.get(&lease) else { return unseen(state, lease.index) };
-    let is_member = found.placements().any(|placement| placement.member(from).is_some_and(|member| !member.released));
-    let is_holder = found.checkpoints.iter().any(|checkpoint| checkpoint.holders.contains(&from));
-    // A reader that was placed by an entry that is not applied here yet asks again.
-    if is_member || is_holder { Permission::Granted } else { Permission::NotYet }
-}
-
-fn unseen(state: &State, index: u64) -> Permission {
-    if index > state.applied.index { Permission::NotYet } else { Permission::Denied }
 }

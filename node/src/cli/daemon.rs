@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use holdfast_proto::id::ClusterId;
+use holdfast_proto::id::{ClusterId, NodeId};
 use rustls::pki_types::CertificateDer;
 
 use super::error::{CliError, chain, code};
@@ -54,6 +54,8 @@ impl DaemonError {
 pub struct Serving {
     /// The cluster.
     pub cluster: ClusterId,
+    /// The node.
+    pub node: NodeId,
     /// Certificate of the cluster's authority.
     pub authority: CertificateDer<'static>,
     /// Where this node is reached.
@@ -85,10 +87,7 @@ pub trait Daemon {
     ///
     /// # Errors
     /// When there is none, or it fails.
-    fn serve(&self, config: Config) -> Result<(), DaemonError>;
-
-    /// Watches over one lease's processes.
-    fn supervise(&self, arguments: &[OsString]) -> u8;
+    fn serve(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError>;
 
     /// Runs the demo.
     fn demo(&self, arguments: &[OsString], json: bool) -> u8;

@@ -63,7 +63,7 @@ impl NodeFlags {
     pub fn config(self, env: &dyn Fn(&str) -> Option<String>, is_root: bool) -> Result<Config, CliError> {
         let mut config = Config::read(self.config.as_deref())?;
         let default = Config::default().data;
-        if let Some(data) = self.data.or_else(|| env("HOLDFAST_DATA").map(PathBuf::from)) {
+        if let Some(data) = self.data.or_else(|| env("HOLDFAST_FOLDER").map(PathBuf::from)) {
             config.data = data;
         } else if config.data == default
             && !is_root
@@ -124,6 +124,7 @@ pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliE
     credentials.write(&path)?;
     let said = json!({
         "cluster": serving.cluster,
+        "node": serving.node,
         "address": serving.address,
         "credentials": path.display().to_string(),
         "join": serving.join_line,

@@ -1,8 +1,10 @@
 //! `holdfast serve`: runs the node of an existing data folder.
 
 use clap::Args;
+use serde_json::json;
 
-use super::daemon::Daemon;
+use super::console::Console;
+use super::daemon::{Daemon, Serving};
 use super::error::CliError;
 use super::init::NodeFlags;
 
@@ -18,8 +20,13 @@ pub struct ServeArgs {
 ///
 /// # Errors
 /// When there is none, or it fails.
-pub fn serve(args: ServeArgs, daemon: &dyn Daemon) -> Result<(), CliError> {
-    let env = |name: &str| std::env::var(name).ok();
-    let config = args.node.config(&env, nix::unistd::geteuid().is_root())?;
-    Ok(daemon.serve(config)?)
+pub fn serve(args: ServeArgs, daemon: &dyn Daemon, console: &mut Console<'_>) -> Result<(), CliError> {
+    let config = args.node.config(console.env, nix::unistd::geteuid().is_root())?;
+    Ok(daemon.serve(config, &mut |serving| tell(serving, console))?)
+}
+
+/// Says where the node is. The credentials are as they were.
+fn tell(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliError> {
+    let said = json!({ "cluster": serving.cluster, "node": serving.node, "address": serving.address });
+    console.show(&said, |_, _| format!("node {} of cluster {} serves at {}\n", serving.node, serving.cluster, serving.address))
 }

@@ -8,6 +8,7 @@
 
 pub mod files;
 mod pipeline;
+pub mod files;
 pub mod serve;
 pub mod snapshot;
 

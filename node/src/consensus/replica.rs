@@ -26,6 +26,7 @@ use super::proposer::{Pending, Proposer, QUEUE, Submitted};
 use super::walls::Walls;
 use super::wire::{Answer, Question, kind};
 use super::{Linearize, Outcome, Propose, ReadError};
+use crate::identity::secret::Secret;
 use crate::net::{Class, NetError, Transport};
 
 /// How long a proposal or a read is tried before its outcome is told as unknown.
@@ -225,6 +226,15 @@ where
                 return Err(ReadError { reason });
             }
             RT::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Fetches the authority's key from the leader; voters are given it.
+    pub async fn fetch_authority_key(&self) -> Option<Secret<String>> {
+        let leader = self.leadership().leader.filter(|leader| *leader != self.me)?;
+        match self.ask(leader, &Question::AuthorityKey).await {
+            Ok(Answer::AuthorityKey(key)) => Some(Secret::new(key)),
+            _ => None,
         }
     }
 

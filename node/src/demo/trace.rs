@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::story::{of_type, ready};
 use super::{DemoError, Stage, events, three_zones, until};
 use crate::env::{Clock, OsClock};
-use crate::local::{LocalCluster, LocalError};
+use crate::local::LocalCluster;
 
 /// Seconds that the arrivals take when no speed is asked for.
 const ARRIVALS_S: u64 = 30;

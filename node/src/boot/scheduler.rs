@@ -1,0 +1,84 @@
+//! Runs the scheduler while this replica leads, and records the state's hash for all to compare.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_proto::command::Command;
+use holdfast_proto::id::{Cursor, LeaseId, NodeId};
+use holdfast_storage::source::CommittedSource;
+use tokio::sync::mpsc;
+
+use super::ReadState;
+use super::envelope::by_node;
+use super::node::NodeReplica;
+use crate::consensus::leadership::Lead;
+use crate::consensus::{Outcome, Propose};
+use crate::env::Clock;
+use crate::scheduler::Scheduler;
+
+/// Longest time between two looks: leases expire by the clock, not by an entry.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between two state hashes in the log, on the boot clock.
+const HASH_EVERY_MS: u64 = 60_000;
+
+/// Starts the leader's duty; it works only while this replica leads and has applied an entry of its own term.
+pub(super) fn start(
+    me: NodeId,
+    state: &ReadState,
+    source: &Arc<dyn CommittedSource>,
+    replica: Arc<NodeReplica>,
+    clock: &Arc<dyn Clock>,
+) {
+    let (state, mut applied, clock) = (state.clone(), source.applied(), clock.clone());
+    tokio::spawn(async move {
+        let mut scheduler = Scheduler::new();
+        let (mut term, mut hashed_ms, mut hashed_at) = (None, clock.boot_ms(), Cursor::default());
+        let (settled, mut unplaced) = mpsc::unbounded_channel();
+        loop {
+            if let Ok(None) = tokio::time::timeout(LOOK_EVERY, applied.changed()).await {
+                return;
+            }
+            let leadership = replica.leadership();
+            if !leadership.own_term_applied {
+                term = None;
+                continue;
+            }
+            if term != Some(leadership.term) {
+                // All of a leader's memory begins empty with its term.
+                scheduler = Scheduler::new();
+                term = Some(leadership.term);
+            }
+            while let Ok(lease) = unplaced.try_recv() {
+                scheduler.settled(lease);
+            }
+            let now = state();
+            for command in scheduler.step(clock.boot_ms(), replica.clock().time(), &now) {
+                propose(me, &replica, command, settled.clone());
+            }
+            if clock.boot_ms().saturating_sub(hashed_ms) >= HASH_EVERY_MS && now.cluster.cursor > hashed_at {
+                (hashed_ms, hashed_at) = (clock.boot_ms(), now.cluster.cursor);
+                let command = Command::RecordStateHash { at: now.cluster.cursor, hash: now.hash() };
+                propose(me, &replica, command, settled.clone());
+            }
+        }
+    });
+}
+
+/// Proposes without waiting; the scheduler is told of a lease whose proposal did not take effect.
+fn propose(me: NodeId, replica: &Arc<NodeReplica>, command: Command, settled: mpsc::UnboundedSender<LeaseId>) {
+    let lease = match &command {
+        Command::CommitPlacement { lease, .. } | Command::EndLease { lease, .. } => Some(*lease),
+        _ => None,
+    };
+    let (replica, envelope) = (replica.clone(), by_node(me, command));
+    tokio::spawn(async move {
+        let outcome = replica.propose(envelope).await;
+        if !matches!(outcome, Outcome::Applied { .. }) {
+            tracing::info!(?outcome, "a proposal of the scheduler did not take effect");
+            if let Some(lease) = lease {
+                // Nobody listens any more when the node is stopping.
+                let _ = settled.send(lease);
+            }
+        }
+    });
+}
