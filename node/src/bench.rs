@@ -109,7 +109,12 @@ fn ms(us: u64) -> Value {
 fn cpu_us(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
     // The kernel counts in hundredths of a second for every program.
     ticks * 10_000
 }
@@ -117,8 +122,15 @@ fn cpu_us(pid: i32) -> u64 {
 /// Memory of a process that is in RAM now, in MiB; 0 when it is gone.
 fn resident_mib(pid: i32) -> u64 {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default() / 1024
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap_or_default();
+    line.split_whitespace()
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1024
 }
 
 #[cfg(test)]
@@ -128,7 +140,14 @@ mod tests {
     #[test]
     fn a_percentile_is_a_value_that_was_measured() {
         let values: Vec<u64> = (1..=200).collect();
-        assert_eq!((percentile(&values, 500), percentile(&values, 990), percentile(&values, 1000)), (100, 198, 200));
+        assert_eq!(
+            (
+                percentile(&values, 500),
+                percentile(&values, 990),
+                percentile(&values, 1000)
+            ),
+            (100, 198, 200)
+        );
         assert_eq!(percentile(&[], 500), 0);
         assert_eq!(percentile(&[7], 990), 7);
     }

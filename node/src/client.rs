@@ -197,8 +197,18 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`] but `Unknown`.
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {
-        let (address, response) = self.send(&Call { method: Method::GET, path, body: None, request: None }).await?;
-        response.text().await.map_err(|error| ClientError::Garbled { address, reason: error.to_string() })
+        let (address, response) = self
+            .send(&Call {
+                method: Method::GET,
+                path,
+                body: None,
+                request: None,
+            })
+            .await?;
+        response.text().await.map_err(|error| ClientError::Garbled {
+            address,
+            reason: error.to_string(),
+        })
     }
 
     /// Asks something that changes nothing, such as a quote.

@@ -127,7 +127,11 @@ impl Stage {
 
 /// The three nodes of the demo.
 pub(crate) fn three_zones() -> [LocalSpec; 3] {
-    [LocalSpec::new("a1", "a", "8xa100"), LocalSpec::new("b1", "b", "8xh100"), LocalSpec::new("c1", "c", "8xrtx4090")]
+    [
+        LocalSpec::new("a1", "a", "8xa100"),
+        LocalSpec::new("b1", "b", "8xh100"),
+        LocalSpec::new("c1", "c", "8xrtx4090"),
+    ]
 }
 
 /// Asks every 100 ms until `found` answers, at most for `within`.
@@ -151,7 +155,10 @@ pub(crate) async fn until<T>(
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(within, asking).await.map_err(|_| DemoError::Late { what: what.to_owned(), within })
+    tokio::time::timeout(within, asking).await.map_err(|_| DemoError::Late {
+        what: what.to_owned(),
+        within,
+    })
 }
 
 /// All events so far, in order.

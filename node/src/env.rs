@@ -39,7 +39,9 @@ impl OsClock {
     pub fn boot_us(&self) -> u64 {
         let now = clock_gettime(ClockId::Boottime);
         let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-        seconds.saturating_mul(1_000_000).saturating_add(u64::try_from(now.tv_nsec / 1_000).unwrap_or(0))
+        seconds
+            .saturating_mul(1_000_000)
+            .saturating_add(u64::try_from(now.tv_nsec / 1_000).unwrap_or(0))
     }
 }
 

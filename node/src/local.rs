@@ -87,7 +87,11 @@ impl LocalSpec {
     /// Names a node `label` in `zone` with the devices `simulate`.
     #[must_use]
     pub fn new(label: &str, zone: &str, simulate: &str) -> Self {
-        Self { label: label.to_owned(), zone: zone.to_owned(), simulate: simulate.to_owned() }
+        Self {
+            label: label.to_owned(),
+            zone: zone.to_owned(),
+            simulate: simulate.to_owned(),
+        }
     }
 }
 
@@ -109,7 +113,10 @@ impl LocalNode {
     /// The daemon's pid while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
-        self.child.as_ref().and_then(Child::id).and_then(|pid| i32::try_from(pid).ok())
+        self.child
+            .as_ref()
+            .and_then(Child::id)
+            .and_then(|pid| i32::try_from(pid).ok())
     }
 }
 
@@ -138,8 +145,17 @@ impl LocalCluster {
     /// As for [`LocalCluster::start`].
     pub async fn start_in(program: &Path, specs: &[LocalSpec], lab: Option<Lab>) -> Result<Self, LocalError> {
         adopt_orphans();
-        let scratch = tempfile::Builder::new().prefix("holdfast-local-").tempdir().map_err(os("make a scratch folder"))?;
-        let mut cluster = Self { scratch, program: program.to_owned(), nodes: Vec::new(), last_token: String::new(), lab };
+        let scratch = tempfile::Builder::new()
+            .prefix("holdfast-local-")
+            .tempdir()
+            .map_err(os("make a scratch folder"))?;
+        let mut cluster = Self {
+            scratch,
+            program: program.to_owned(),
+            nodes: Vec::new(),
+            last_token: String::new(),
+            lab,
+        };
         for spec in specs {
             cluster.add(spec).await?;
         }
@@ -158,22 +174,41 @@ impl LocalCluster {
         } else {
             let token = self.json(&["token", "create"]).await?;
             let token = token["token"].as_str().unwrap_or_default().to_owned();
-            let peer = self.nodes.iter().find(|node| node.child.is_some()).map(|node| node.address.clone());
+            let peer = self
+                .nodes
+                .iter()
+                .find(|node| node.child.is_some())
+                .map(|node| node.address.clone());
             self.last_token.clone_from(&token);
             arguments.extend(["join".to_owned(), peer.unwrap_or_default(), "--token".to_owned(), token]);
         }
         let data = self.path().join(&spec.label);
-        for (flag, value) in [("--name", &spec.label), ("--zone", &spec.zone), ("--simulate", &spec.simulate)] {
+        for (flag, value) in [
+            ("--name", &spec.label),
+            ("--zone", &spec.zone),
+            ("--simulate", &spec.simulate),
+        ] {
             arguments.extend([flag.to_owned(), value.clone()]);
         }
         let place = self.nodes.len();
-        let host = self.lab.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |lab| lab.address(place));
-        let ports = ["--port", "--lease-port", "--bulk-port"].into_iter().flat_map(|flag| [flag.to_owned(), "0".to_owned()]);
+        let host = self
+            .lab
+            .as_ref()
+            .map_or_else(|| "127.0.0.1".to_owned(), |lab| lab.address(place));
+        let ports = ["--port", "--lease-port", "--bulk-port"]
+            .into_iter()
+            .flat_map(|flag| [flag.to_owned(), "0".to_owned()]);
         arguments.extend(["--bind".to_owned(), host]);
         arguments.extend(ports);
         let (child, ready) = self.launch(place, &spec.label, &data, &arguments).await?;
         let text = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
-        let node = LocalNode { spec: spec.clone(), data, id: text("node"), address: text("address"), child: Some(child) };
+        let node = LocalNode {
+            spec: spec.clone(),
+            data,
+            id: text("node"),
+            address: text("address"),
+            child: Some(child),
+        };
         self.nodes.push(node);
         Ok(&self.nodes[self.nodes.len() - 1])
     }
@@ -187,7 +222,10 @@ impl LocalCluster {
         let (child, ready) = self.launch(index, &label, &data, &["serve".to_owned()]).await?;
         let node = &mut self.nodes[index];
         node.child = Some(child);
-        ready["address"].as_str().unwrap_or_default().clone_into(&mut node.address);
+        ready["address"]
+            .as_str()
+            .unwrap_or_default()
+            .clone_into(&mut node.address);
         Ok(())
     }
 
@@ -228,7 +266,10 @@ impl LocalCluster {
     }
 
     fn prepared<I: AsRef<OsStr>>(&self, mut command: Command, arguments: &[I]) -> Command {
-        command.args(arguments).env("HOLDFAST_CONFIG", self.config()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("HOLDFAST_CONFIG", self.config())
+            .stdin(Stdio::null());
         if let Some(addresses) = self.addresses() {
             command.env("HOLDFAST_ADDRESS", addresses);
         }
@@ -252,7 +293,12 @@ impl LocalCluster {
     /// # Errors
     /// What is wrong with the credentials, as text.
     pub fn client(&self) -> Result<Client, String> {
-        client_at(&self.config().join("credentials.toml"), self.addresses(), OsClock, OsEntropy)
+        client_at(
+            &self.config().join("credentials.toml"),
+            self.addresses(),
+            OsClock,
+            OsEntropy,
+        )
     }
 
     /// Cuts a node's network, in a lab.
@@ -260,7 +306,9 @@ impl LocalCluster {
     /// # Errors
     /// [`LabError`] without a lab, or when the kernel refuses.
     pub fn cut(&self, index: usize, cut: Cut) -> Result<(), LabError> {
-        self.lab.as_ref().map_or(Err(LabError::NotRoot), |lab| lab.cut(index, cut))
+        self.lab
+            .as_ref()
+            .map_or(Err(LabError::NotRoot), |lab| lab.cut(index, cut))
     }
 
     /// Mends it.
@@ -282,14 +330,26 @@ impl LocalCluster {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
             let text = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
-            return Err(LocalError::Command { command: arguments.join(" "), code: output.status.to_string(), text });
+            return Err(LocalError::Command {
+                command: arguments.join(" "),
+                code: output.status.to_string(),
+                text,
+            });
         }
-        serde_json::from_str(&text).map_err(|_| LocalError::Output { command: arguments.join(" "), text })
+        serde_json::from_str(&text).map_err(|_| LocalError::Output {
+            command: arguments.join(" "),
+            text,
+        })
     }
 
     /// What a node's `/metrics` says; nothing when it does not answer.
     pub async fn metrics(&self, address: &str) -> String {
-        let client = client_at(&self.config().join("credentials.toml"), Some(address.to_owned()), OsClock, OsEntropy);
+        let client = client_at(
+            &self.config().join("credentials.toml"),
+            Some(address.to_owned()),
+            OsClock,
+            OsEntropy,
+        );
         match client {
             Ok(client) => client.text("/metrics").await.unwrap_or_default(),
             Err(_) => String::new(),
@@ -330,7 +390,11 @@ impl LocalCluster {
             words.iter().any(|word| word == "supervise") && words.iter().any(|word| word.starts_with(&data))
         };
         let own = i32::try_from(std::process::id()).unwrap_or_default();
-        procfs::descendants(own).unwrap_or_default().into_keys().filter(of_node).collect()
+        procfs::descendants(own)
+            .unwrap_or_default()
+            .into_keys()
+            .filter(of_node)
+            .collect()
     }
 
     async fn launch(
@@ -341,7 +405,11 @@ impl LocalCluster {
         arguments: &[String],
     ) -> Result<(Child, Value), LocalError> {
         let log_path = self.path().join(format!("{label}.log"));
-        let log = fs::File::options().create(true).append(true).open(&log_path).map_err(os("open a node's log"))?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log_path)
+            .map_err(os("open a node's log"))?;
         let mut command = match &self.lab {
             None => self.command(arguments),
             Some(lab) => {
@@ -351,16 +419,30 @@ impl LocalCluster {
                 self.prepared(Command::new(enter), &inner)
             }
         };
-        command.arg("--json").arg("--data").arg(data).stdout(Stdio::piped()).stderr(log);
+        command
+            .arg("--json")
+            .arg("--data")
+            .arg(data)
+            .stdout(Stdio::piped())
+            .stderr(log);
         let mut child = command.spawn().map_err(os("start a node"))?;
         let failed = || {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             let from = text.char_indices().rev().nth(2000).map_or(0, |(at, _)| at);
-            LocalError::NotReady { label: label.to_owned(), text: text[from..].to_owned() }
+            LocalError::NotReady {
+                label: label.to_owned(),
+                text: text[from..].to_owned(),
+            }
         };
         let mut lines = BufReader::new(child.stdout.take().ok_or_else(failed)?).lines();
-        let line = tokio::time::timeout(READY_WITHIN, lines.next_line()).await.ok().and_then(Result::ok).flatten();
-        let ready = line.and_then(|line| serde_json::from_str::<Value>(&line).ok()).ok_or_else(failed)?;
+        let line = tokio::time::timeout(READY_WITHIN, lines.next_line())
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .flatten();
+        let ready = line
+            .and_then(|line| serde_json::from_str::<Value>(&line).ok())
+            .ok_or_else(failed)?;
         if ready["address"].as_str().is_none() {
             return Err(failed());
         }
@@ -393,11 +475,20 @@ pub(crate) fn client_at(
     clock: impl Clock,
     entropy: impl Entropy,
 ) -> Result<Client, String> {
-    let overrides = Overrides { address, ..Overrides::default() };
+    let overrides = Overrides {
+        address,
+        ..Overrides::default()
+    };
     let found = Credentials::find(path, &overrides).map_err(|error| error.to_string())?;
     let tls = found.tls().map_err(|error| error.to_string())?;
-    Client::new(found.addresses, tls, found.bearer.as_ref(), Arc::new(clock), Arc::new(entropy))
-        .map_err(|error| error.to_string())
+    Client::new(
+        found.addresses,
+        tls,
+        found.bearer.as_ref(),
+        Arc::new(clock),
+        Arc::new(entropy),
+    )
+    .map_err(|error| error.to_string())
 }
 
 /// Makes this process the parent of whatever is orphaned below it.

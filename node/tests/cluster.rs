@@ -33,7 +33,12 @@ async fn cluster(nodes: usize) -> LocalCluster {
     let cluster = LocalCluster::start(program(), &all[..nodes]).await.unwrap();
     until(&cluster, &["nodes"], |list| {
         let list = list["nodes"].as_array()?;
-        (list.iter().filter(|node| node["status"] == "ready" && node["voter"] == true).count() == nodes).then_some(())
+        (list
+            .iter()
+            .filter(|node| node["status"] == "ready" && node["voter"] == true)
+            .count()
+            == nodes)
+            .then_some(())
     })
     .await;
     cluster
@@ -56,12 +61,22 @@ async fn until<T>(cluster: &LocalCluster, arguments: &[&str], found: impl Fn(&Va
     };
     match tokio::time::timeout(WITHIN, asking).await {
         Ok(value) => value,
-        Err(_) => panic!("`{}` never showed it; last answer: {}", arguments.join(" "), last.borrow()),
+        Err(_) => panic!(
+            "`{}` never showed it; last answer: {}",
+            arguments.join(" "),
+            last.borrow()
+        ),
     }
 }
 
 async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
-    cluster.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).output().await.unwrap()
+    cluster
+        .command(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .await
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -71,15 +86,24 @@ fn text(bytes: &[u8]) -> String {
 async fn lease(cluster: &LocalCluster, shape: &str, work: &[&str]) -> String {
     let mut arguments = vec!["lease", shape, "--for", "10m", "--yes", "--detach", "--"];
     arguments.extend(work);
-    cluster.json(&arguments).await.unwrap()["lease"].as_str().unwrap().to_owned()
+    cluster.json(&arguments).await.unwrap()["lease"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 async fn status(cluster: &LocalCluster, lease: &str, wanted: &str) -> Value {
-    until(cluster, &["show", lease], |shown| (shown["status"] == wanted).then(|| shown.clone())).await
+    until(cluster, &["show", lease], |shown| {
+        (shown["status"] == wanted).then(|| shown.clone())
+    })
+    .await
 }
 
 async fn leader(cluster: &LocalCluster) -> usize {
-    let id = until(cluster, &["cluster", "status"], |status| status["leader"].as_str().map(str::to_owned)).await;
+    let id = until(cluster, &["cluster", "status"], |status| {
+        status["leader"].as_str().map(str::to_owned)
+    })
+    .await;
     cluster.index_of(&id).unwrap()
 }
 
@@ -87,11 +111,24 @@ async fn leader(cluster: &LocalCluster) -> usize {
 async fn an_attached_lease_prints_its_log_and_exits_with_the_works_code() {
     let _alone = alone().await;
     let cluster = cluster(1).await;
-    let arguments = ["lease", "1xa100", "--for", "2m", "--yes", "--", "sh", "-c", "echo out; echo devices=$CUDA_VISIBLE_DEVICES; exit 7"];
+    let arguments = [
+        "lease",
+        "1xa100",
+        "--for",
+        "2m",
+        "--yes",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo devices=$CUDA_VISIBLE_DEVICES; exit 7",
+    ];
     let output = run(&cluster, &arguments).await;
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
-    assert!(printed.contains("out\n") && printed.contains("devices=GPU-"), "{printed}");
+    assert!(
+        printed.contains("out\n") && printed.contains("devices=GPU-"),
+        "{printed}"
+    );
 }
 
 #[tokio::test]
@@ -99,7 +136,11 @@ async fn a_request_that_can_never_be_met_says_what_there_is() {
     let _alone = alone().await;
     let cluster = cluster(1).await;
     for (shape, told) in [("1xh900", "a100"), ("64xa100", "2"), ("0xa100", "1")] {
-        let output = run(&cluster, &["lease", shape, "--for", "1h", "--yes", "--detach", "--", "true"]).await;
+        let output = run(
+            &cluster,
+            &["lease", shape, "--for", "1h", "--yes", "--detach", "--", "true"],
+        )
+        .await;
         assert!(!output.status.success(), "{shape}");
         assert!(text(&output.stderr).contains(told), "{shape}: {}", text(&output.stderr));
     }
@@ -114,7 +155,9 @@ async fn a_request_that_can_never_be_met_says_what_there_is() {
 async fn four_wrong_join_tokens_get_four_different_answers() {
     let _alone = alone().await;
     let mut cluster = cluster(2).await;
-    let other = LocalCluster::start(program(), &[LocalSpec::new("x1", "x", "1xt4")]).await.unwrap();
+    let other = LocalCluster::start(program(), &[LocalSpec::new("x1", "x", "1xt4")])
+        .await
+        .unwrap();
     let token = |made: Value| made["token"].as_str().unwrap().to_owned();
     let foreign = token(other.json(&["token", "create"]).await.unwrap());
     let good = token(cluster.json(&["token", "create"]).await.unwrap());
@@ -128,14 +171,33 @@ async fn four_wrong_join_tokens_get_four_different_answers() {
     cluster.add(&LocalSpec::new("c1", "c", "1xt4")).await.unwrap();
     let used = cluster.last_token().to_owned();
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    for (name, wrong) in [("foreign", foreign), ("expired", expired), ("mistyped", mistyped), ("used", used)] {
+    for (name, wrong) in [
+        ("foreign", foreign),
+        ("expired", expired),
+        ("mistyped", mistyped),
+        ("used", used),
+    ] {
         let data = cluster.path().join(format!("joiner-{name}"));
         let data = data.to_string_lossy();
-        let arguments = ["join", &address, "--token", &wrong, "--data", &data, "--listen", "127.0.0.1:0", "--simulate", "1xt4"];
+        let arguments = [
+            "join",
+            &address,
+            "--token",
+            &wrong,
+            "--data",
+            &data,
+            "--listen",
+            "127.0.0.1:0",
+            "--simulate",
+            "1xt4",
+        ];
         let output = run(&cluster, &arguments).await;
         assert!(!output.status.success(), "{name}");
         let answer = text(&output.stderr);
-        assert!(answer.contains("holdfast token create") || answer.contains("join line"), "{name}: {answer}");
+        assert!(
+            answer.contains("holdfast token create") || answer.contains("join line"),
+            "{name}: {answer}"
+        );
         answers.push(answer);
     }
     answers.sort();
@@ -150,9 +212,11 @@ async fn writes_go_on_after_kill_9_of_the_leader_and_nothing_acknowledged_is_los
     let before = lease(&cluster, "1xany", &["sleep", "600"]).await;
     let leader = leader(&cluster).await;
     cluster.kill_daemon(leader).await;
-    let after = until(&cluster, &["lease", "1xany", "--for", "10m", "--yes", "--detach", "--", "true"], |answer| {
-        answer["lease"].as_str().map(str::to_owned)
-    })
+    let after = until(
+        &cluster,
+        &["lease", "1xany", "--for", "10m", "--yes", "--detach", "--", "true"],
+        |answer| answer["lease"].as_str().map(str::to_owned),
+    )
     .await;
     let listed = until(&cluster, &["leases"], |list| Some(list.to_string())).await;
     assert!(listed.contains(&before), "{listed}");
@@ -173,7 +237,11 @@ async fn work_outlives_a_restart_of_every_daemon_and_is_not_started_again() {
         cluster.restart(node).await.unwrap();
     }
     let shown = status(&cluster, &lease, "active").await;
-    assert_eq!((&shown["epoch"], &shown["attempt"]), (&Value::from(1), &Value::from(1)), "{shown}");
+    assert_eq!(
+        (&shown["epoch"], &shown["attempt"]),
+        (&Value::from(1), &Value::from(1)),
+        "{shown}"
+    );
     run(&cluster, &["release", &lease]).await;
     let ended = status(&cluster, &lease, "ended").await;
     assert_eq!(ended["end_reason"], "released");
@@ -186,7 +254,10 @@ async fn a_stopped_lease_takes_its_whole_process_group_along() {
     let _alone = alone().await;
     let cluster = cluster(1).await;
     let mark = cluster.path().join("grandchild");
-    let script = format!("setsid sh -c 'trap \"\" TERM; echo $$ > {}; while :; do sleep 1; done' & wait", mark.display());
+    let script = format!(
+        "setsid sh -c 'trap \"\" TERM; echo $$ > {}; while :; do sleep 1; done' & wait",
+        mark.display()
+    );
     let lease = lease(&cluster, "1xa100", &["sh", "-c", &script]).await;
     until(&cluster, &["show", &lease], |_| mark.exists().then_some(())).await;
     run(&cluster, &["release", &lease]).await;
@@ -194,7 +265,14 @@ async fn a_stopped_lease_takes_its_whole_process_group_along() {
     let left = cluster.supervisors(0);
     assert!(left.is_empty(), "{left:?}");
     let gpus = cluster.json(&["gpus"]).await.unwrap();
-    assert!(gpus["gpus"].as_array().unwrap().iter().all(|gpu| gpu["lease"].is_null()), "{gpus}");
+    assert!(
+        gpus["gpus"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|gpu| gpu["lease"].is_null()),
+        "{gpus}"
+    );
 }
 
 #[tokio::test]
@@ -206,7 +284,10 @@ async fn a_node_without_a_leader_still_serves_the_committed_stream_and_says_how_
     cluster.kill_daemon(0).await;
     cluster.kill_daemon(1).await;
     let events = until(&cluster, &["events", "--after", "0", "--lease", &lease], |page| {
-        page["events"].as_array().filter(|events| !events.is_empty()).map(Vec::len)
+        page["events"]
+            .as_array()
+            .filter(|events| !events.is_empty())
+            .map(Vec::len)
     })
     .await;
     assert!(events > 0);
@@ -223,7 +304,10 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     let last = text(&output.stdout).lines().last().unwrap_or_default().to_owned();
     assert!(output.status.success(), "{last}\n{}", text(&output.stderr));
     let summary: Value = serde_json::from_str(&last).unwrap();
-    assert_eq!((&summary["ok"], &summary["double_runs"], &summary["final_hash_equal"]), (&true.into(), &0.into(), &true.into()));
+    assert_eq!(
+        (&summary["ok"], &summary["double_runs"], &summary["final_hash_equal"]),
+        (&true.into(), &0.into(), &true.into())
+    );
     assert!(summary["failover_s"].as_f64().unwrap() > 0.0 && summary["bill_total_micros"].as_u64().unwrap() > 0);
     assert_eq!(Traces::of_this_machine(), before);
 }
@@ -234,9 +318,16 @@ async fn the_demo_interrupted_at_any_moment_leaves_nothing_behind() {
     let before = Traces::of_this_machine();
     let mut moment = u64::from(std::process::id());
     for _ in 0..10 {
-        moment = moment.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        moment = moment
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let mut command = tokio::process::Command::new(program());
-        let mut child = command.args(["demo", "--json"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .args(["demo", "--json"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         // The moment is the point of this test, not a wait for something.
         tokio::time::sleep(Duration::from_millis((moment >> 33) % 8_000)).await;
         let pid = rustix::process::Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
@@ -251,12 +342,22 @@ async fn a_real_trace_is_leased_billed_and_told_by_the_events_alone() {
     let data = PathBuf::from(std::env::var("HOLDFAST_DATA").unwrap_or_else(|_| "../../shared/data".to_owned()));
     let pods = data.join("openb/openb_pod_list_default.csv");
     if !pods.exists() {
-        eprintln!("skipped: {} is absent; set HOLDFAST_DATA to the folder of public traces", pods.display());
+        eprintln!(
+            "skipped: {} is absent; set HOLDFAST_DATA to the folder of public traces",
+            pods.display()
+        );
         return;
     }
     let _alone = alone().await;
     let mut command = tokio::process::Command::new(program());
-    let output = command.arg("demo").arg("--trace").arg(&pods).args(["--count", "300", "--json"]).output().await.unwrap();
+    let output = command
+        .arg("demo")
+        .arg("--trace")
+        .arg(&pods)
+        .args(["--count", "300", "--json"])
+        .output()
+        .await
+        .unwrap();
     let last = text(&output.stdout).lines().last().unwrap_or_default().to_owned();
     assert!(output.status.success(), "{last}\n{}", text(&output.stderr));
     let summary: Value = serde_json::from_str(&last).unwrap();
@@ -276,8 +377,10 @@ impl Traces {
     fn of_this_machine() -> Self {
         let names = |folder: &str, keep: &dyn Fn(&str) -> bool| {
             let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let mut names: Vec<String> =
-                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| keep(name)).collect();
+            let mut names: Vec<String> = entries
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .filter(|name| keep(name))
+                .collect();
             names.sort();
             names
         };
@@ -286,10 +389,15 @@ impl Traces {
             let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
             words.first().is_some_and(|word| word.ends_with("holdfast"))
         };
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines().count();
+        let mounts = std::fs::read_to_string("/proc/self/mounts")
+            .unwrap_or_default()
+            .lines()
+            .count();
         Self {
             processes: names("/proc", &is_node),
-            folders: names(&std::env::temp_dir().to_string_lossy(), &|name| name.starts_with("holdfast-local-")),
+            folders: names(&std::env::temp_dir().to_string_lossy(), &|name| {
+                name.starts_with("holdfast-local-")
+            }),
             groups: names("/sys/fs/cgroup/freezer/holdfast", &|name| name.starts_with("n-")),
             mounts,
         }

@@ -64,7 +64,11 @@ pub(super) async fn measure(program: &Path, flags: &FailoverFlags, json: bool) -
         let seen = one(&mut cluster, run).await?;
         if !json {
             let double = if seen.doubled { "  RAN TWICE" } else { "" };
-            println!("{run:3}  {:?}  {:.2} s{double}", Fault::of_run(run), seen.failover_us as f64 / 1e6);
+            println!(
+                "{run:3}  {:?}  {:.2} s{double}",
+                Fault::of_run(run),
+                seen.failover_us as f64 / 1e6
+            );
         }
         took_us.push(seen.failover_us);
         doubles += u64::from(seen.doubled);
@@ -104,7 +108,9 @@ async fn one(cluster: &mut LocalCluster, run: u64) -> Result<Seen, BenchError> {
             break clock.boot_us();
         }
         if clock.boot_us() > give_up_us {
-            return Err(BenchError::Void(format!("run {run}: no replacement within {WITHIN:?} after {fault:?}")));
+            return Err(BenchError::Void(format!(
+                "run {run}: no replacement within {WITHIN:?} after {fault:?}"
+            )));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     };
@@ -120,7 +126,10 @@ async fn one(cluster: &mut LocalCluster, run: u64) -> Result<Seen, BenchError> {
         (shown["status"] == "ended").then_some(())
     })
     .await?;
-    Ok(Seen { failover_us: started_us - fault_us, doubled })
+    Ok(Seen {
+        failover_us: started_us - fault_us,
+        doubled,
+    })
 }
 
 /// The leader's node, or one that does not lead.
@@ -129,7 +138,11 @@ async fn choose(cluster: &LocalCluster, leader: bool) -> Result<usize, BenchErro
         status["leader"].as_str().and_then(|id| cluster.index_of(id))
     })
     .await?;
-    Ok(if leader { leads } else { (leads + 1) % cluster.nodes().len() })
+    Ok(if leader {
+        leads
+    } else {
+        (leads + 1) % cluster.nodes().len()
+    })
 }
 
 /// Requests a lease that is placed on `victim` first: by the order in which it accepts the models.
@@ -140,8 +153,22 @@ async fn request(cluster: &LocalCluster, victim: usize) -> Result<String, BenchE
     let shape = format!("1x({})", models.join("|"));
     let program = cluster.program().to_string_lossy().into_owned();
     let arguments = [
-        "lease", &shape, "--for", "1h", "--yes", "--detach", "--checkpoints", "--", &program, "trainer", "--steps",
-        "1000000", "--interval", "50", "--step-ms", "10",
+        "lease",
+        &shape,
+        "--for",
+        "1h",
+        "--yes",
+        "--detach",
+        "--checkpoints",
+        "--",
+        &program,
+        "trainer",
+        "--steps",
+        "1000000",
+        "--interval",
+        "50",
+        "--step-ms",
+        "10",
     ];
     let answer = cluster.json(&arguments).await?;
     Ok(answer["lease"].as_str().unwrap_or_default().to_owned())
@@ -165,10 +192,17 @@ impl Attempt {
 
     fn at(cluster: &LocalCluster, node: usize, lease: &str, epoch: u32) -> Result<Self, BenchError> {
         let node = &cluster.nodes()[node];
-        let id = node.id.parse().map_err(|_| BenchError::Void(format!("`{}` is no node id", node.id)))?;
+        let id = node
+            .id
+            .parse()
+            .map_err(|_| BenchError::Void(format!("`{}` is no node id", node.id)))?;
         let run = format!("0-{}-e{epoch}-a1", lease.trim_start_matches("lease-"));
         let log = node.data.join("executor").join(format!("lease-{run}")).join("out.log");
-        Ok(Self { log, group_root: Outfit::group_root_of(id), run })
+        Ok(Self {
+            log,
+            group_root: Outfit::group_root_of(id),
+            run,
+        })
     }
 
     fn has_stepped(&self) -> bool {
@@ -181,7 +215,10 @@ impl Attempt {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
-        let late = || LocalError::NotReady { label: self.log.display().to_string(), text: "no first step".to_owned() };
+        let late = || LocalError::NotReady {
+            label: self.log.display().to_string(),
+            text: "no first step".to_owned(),
+        };
         tokio::time::timeout(within, waiting).await.map_err(|_| late())?;
         Ok(())
     }

@@ -46,7 +46,11 @@ pub(super) async fn measure(program: &Path, flags: &LeaseFlags, json: bool) -> R
     for _ in 0..flags.count {
         let began_us = clock.boot_us();
         let order = LeaseOrder::new(1, 600_000, vec!["true".to_owned()]);
-        let lease = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", &order).await?.body.lease;
+        let lease = client
+            .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order)
+            .await?
+            .body
+            .lease;
         let started_us = next(&mut starts, lease, Seen::Started).await?;
         took_us.push(started_us.saturating_sub(began_us));
         next(&mut starts, lease, Seen::Ended).await?;
@@ -55,10 +59,17 @@ pub(super) async fn measure(program: &Path, flags: &LeaseFlags, json: bool) -> R
     took_us.sort_unstable();
     let (p50, p99) = (percentile(&took_us, 500), percentile(&took_us, 990));
     if !json {
-        println!("{} leases, request to running: p50 {} ms, p99 {} ms", took_us.len(), ms(p50), ms(p99));
+        println!(
+            "{} leases, request to running: p50 {} ms, p99 {} ms",
+            took_us.len(),
+            ms(p50),
+            ms(p99)
+        );
     }
-    Ok(json!({ "p50_ms": ms(p50), "p99_ms": ms(p99), "max_ms": ms(percentile(&took_us, 1000)),
-               "leases": took_us.len(), "idle": idle }))
+    Ok(
+        json!({ "p50_ms": ms(p50), "p99_ms": ms(p99), "max_ms": ms(percentile(&took_us, 1000)),
+               "leases": took_us.len(), "idle": idle }),
+    )
 }
 
 /// Memory and CPU of each node while nothing is asked.

@@ -58,7 +58,10 @@ pub(super) async fn measure(program: &Path, flags: &LogFlags, json: bool) -> Res
     let (mut latencies_us, mut writes, mut failures) = (Vec::new(), 0, 0);
     while let Some(done) = loads.join_next().await {
         let output = done.map_err(|error| BenchError::Void(error.to_string()))?;
-        let output = output.map_err(|source| LocalError::Os { what: "run a client".to_owned(), source })?;
+        let output = output.map_err(|source| LocalError::Os {
+            what: "run a client".to_owned(),
+            source,
+        })?;
         let told: Value = serde_json::from_slice(&output.stdout)
             .map_err(|_| BenchError::Void("a client process told no result".to_owned()))?;
         writes += told["writes"].as_u64().unwrap_or_default();
@@ -70,12 +73,19 @@ pub(super) async fn measure(program: &Path, flags: &LogFlags, json: bool) -> Res
     latencies_us.sort_unstable();
     let measured = latencies_us.len() as u64;
     if measured == 0 {
-        return Err(BenchError::Void(format!("no write was acknowledged; {failures} failed")));
+        return Err(BenchError::Void(format!(
+            "no write was acknowledged; {failures} failed"
+        )));
     }
     let per_s = measured / flags.seconds;
     let (p50, p99) = (percentile(&latencies_us, 500), percentile(&latencies_us, 990));
     if !json {
-        println!("{} clients: {per_s} writes/s, p50 {} ms, p99 {} ms", flags.clients, ms(p50), ms(p99));
+        println!(
+            "{} clients: {per_s} writes/s, p50 {} ms, p99 {} ms",
+            flags.clients,
+            ms(p50),
+            ms(p99)
+        );
     }
     // Warm-up writes cost CPU and syncs too, so both are divided by all writes.
     Ok(json!({
@@ -99,12 +109,17 @@ impl Counters {
             let text = cluster.metrics(&node.address).await;
             let value = |name: &str| {
                 let line = text.lines().find_map(|line| line.strip_prefix(name));
-                line.and_then(|rest| rest.trim().parse::<f64>().ok()).unwrap_or_default() as u64
+                line.and_then(|rest| rest.trim().parse::<f64>().ok())
+                    .unwrap_or_default() as u64
             };
             entries += value("holdfast_journal_records_total");
             syncs += value("holdfast_journal_syncs_total");
         }
-        Self { cpu_us: pids.iter().copied().map(cpu_us).sum(), entries, syncs }
+        Self {
+            cpu_us: pids.iter().copied().map(cpu_us).sum(),
+            entries,
+            syncs,
+        }
     }
 
     fn since(&self, before: &Self) -> Self {
@@ -142,7 +157,10 @@ pub(super) async fn load(flags: &ClientFlags) -> Result<Value, BenchError> {
 async fn write_until(client: &Client, measuring: &AtomicBool, over: &AtomicBool) -> (Vec<u64>, u64, u64) {
     let (mut latencies, mut writes, mut failures) = (Vec::new(), 0, 0);
     let subject = "bench".parse().expect("a fixed, valid name");
-    let order = NoteOrder { subject, text: "x".repeat(256) };
+    let order = NoteOrder {
+        subject,
+        text: "x".repeat(256),
+    };
     while !over.load(Ordering::Relaxed) {
         let counts = measuring.load(Ordering::Relaxed);
         let began = OsClock.boot_us();

@@ -18,11 +18,12 @@ use openraft_rt_tokio::TokioRuntime;
 
 use super::ReadState;
 use super::device::Devices;
+use super::envelope::by_node;
 use super::found::Beginning;
 use super::node::NodeReplica;
-use super::envelope::by_node;
 use crate::api::seam::{
-    Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing,
+    Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource,
+    Standing,
 };
 use crate::api::{Api, Limits, Parts};
 use crate::cli::daemon::DaemonError;
@@ -64,7 +65,11 @@ pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
     let identity = &from.beginning.identity;
     let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
     let tls = https_client(identity.authority(), identity.cluster).map_err(|error| failed(&error))?;
-    let peers = reqwest::Client::builder().tls_backend_preconfigured(tls).https_only(true).no_proxy().build();
+    let peers = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .no_proxy()
+        .build();
     let settings = &from.config.api;
     let limits = Limits {
         in_flight_max: settings.in_flight_max,
@@ -74,17 +79,29 @@ pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
         ..Limits::default()
     };
     let metrics: Vec<Arc<dyn MetricSource>> = vec![
-        Arc::new(DeviceMetrics { telemetry: from.devices.telemetry(), host: from.beginning.label.to_string() }),
-        Arc::new(JournalMetrics { log: from.log.clone(), state: from.state.clone() }),
+        Arc::new(DeviceMetrics {
+            telemetry: from.devices.telemetry(),
+            host: from.beginning.label.to_string(),
+        }),
+        Arc::new(JournalMetrics {
+            log: from.log.clone(),
+            state: from.state.clone(),
+        }),
     ];
     Ok(Api::new(Parts {
         node: from.me,
         authority: identity.authority_fingerprint().map_err(|error| failed(&error))?,
         propose: from.replica.clone(),
         linearize: from.replica.clone(),
-        committed: Arc::new(CommittedHere { source: from.source.clone() }),
+        committed: Arc::new(CommittedHere {
+            source: from.source.clone(),
+        }),
         standing: Arc::new(StandingHere::new(from.replica.clone(), from.clock.clone())),
-        logs: Arc::new(LogsHere { folder: from.beginning.folder.part("executor"), me: from.me, state: from.state.clone() }),
+        logs: Arc::new(LogsHere {
+            folder: from.beginning.folder.part("executor"),
+            me: from.me,
+            state: from.state.clone(),
+        }),
         admit: Arc::new(AdmitHere::new(from)),
         metrics,
         peers: peers.map_err(|error| failed(&error))?,
@@ -118,11 +135,15 @@ impl Committed for CommittedHere {
         Box::pin(async move {
             // Old events are read from disk, which must not hold up a worker of the runtime.
             let read = tokio::task::spawn_blocking(move || source.events(after, limit)).await;
-            let read = read.map_err(|error| HistoryError::Failed { reason: error.to_string() })?;
+            let read = read.map_err(|error| HistoryError::Failed {
+                reason: error.to_string(),
+            })?;
             match read {
                 Ok(events) => Ok(events.iter().map(|event| (**event).clone()).collect()),
                 Err(EventsError::Compacted { gone }) => Err(HistoryError::Compacted { through: gone }),
-                Err(error) => Err(HistoryError::Failed { reason: error.to_string() }),
+                Err(error) => Err(HistoryError::Failed {
+                    reason: error.to_string(),
+                }),
             }
         })
     }
@@ -164,7 +185,11 @@ impl StandingHere {
                 seen = changed.unwrap_or(seen);
             }
         });
-        Self { replica, clock, last_led_ms }
+        Self {
+            replica,
+            clock,
+            last_led_ms,
+        }
     }
 }
 
@@ -176,7 +201,11 @@ impl Standing for StandingHere {
             (None, 0) => None,
             (None, last) => Some(self.clock.boot_ms().saturating_sub(last)),
         };
-        Leadership { leader: now.leader, term: now.term, heard_ms_ago }
+        Leadership {
+            leader: now.leader,
+            term: now.term,
+            heard_ms_ago,
+        }
     }
 }
 
@@ -193,7 +222,9 @@ impl LogsHere {
         let mut found: Vec<(RunKey, PathBuf)> = Vec::new();
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(run) = name.strip_prefix("lease-").and_then(|name| name.parse::<RunKey>().ok()) else { continue };
+            let Some(run) = name.strip_prefix("lease-").and_then(|name| name.parse::<RunKey>().ok()) else {
+                continue;
+            };
             if (run.lease, run.epoch) == (lease, epoch) {
                 found.push((run, entry.path()));
             }
@@ -206,11 +237,19 @@ impl LogsHere {
     fn runs_here(&self, lease: LeaseId, epoch: Epoch) -> bool {
         let state = (self.state)();
         let assignments = state.assignments(self.me);
-        assignments.iter().any(|assignment| assignment.lease.id() == lease && assignment.placement.epoch == epoch)
+        assignments
+            .iter()
+            .any(|assignment| assignment.lease.id() == lease && assignment.placement.epoch == epoch)
     }
 
     fn look(&self, request: &LogRequest) -> Result<LogChunk, LogError> {
-        let LogRequest { lease, epoch, after, bytes_max, .. } = *request;
+        let LogRequest {
+            lease,
+            epoch,
+            after,
+            bytes_max,
+            ..
+        } = *request;
         // Before the files are read: what was written until the end is in them then.
         let ended = !self.runs_here(lease, epoch);
         let folders = self.folders(lease, epoch);
@@ -228,7 +267,11 @@ impl LogsHere {
             before = end;
         }
         let behind = from + bytes.len() as u64 >= before;
-        Ok(LogChunk { from, bytes: bytes.into(), ended: ended && behind })
+        Ok(LogChunk {
+            from,
+            bytes: bytes.into(),
+            ended: ended && behind,
+        })
     }
 }
 
@@ -275,7 +318,9 @@ impl AdmitHere {
     fn authority(&self) -> Result<Authority, AdmitError> {
         let key = std::fs::read_to_string(self.identity_folder.join("ca.key")).map_err(|_| AdmitError::NotHere)?;
         let loaded = Authority::load(self.certificate.clone(), &Secret::new(key));
-        loaded.map_err(|error| AdmitError::Malformed { reason: error.to_string() })
+        loaded.map_err(|error| AdmitError::Malformed {
+            reason: error.to_string(),
+        })
     }
 }
 
@@ -283,7 +328,9 @@ impl Admit for AdmitHere {
     fn admit(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinAnswer, AdmitError>> {
         Box::pin(async move {
             let authority = self.authority()?;
-            let command = request.command().map_err(|error| AdmitError::Malformed { reason: error.to_string() })?;
+            let command = request.command().map_err(|error| AdmitError::Malformed {
+                reason: error.to_string(),
+            })?;
             match self.propose.propose(by_node(self.me, command)).await {
                 Outcome::Applied { .. } => {}
                 Outcome::Refused { rejection, index } => return Err(AdmitError::Refused { rejection, index }),
@@ -291,9 +338,17 @@ impl Admit for AdmitHere {
             }
             let state = (self.state)();
             let present = state.nodes.values().filter(|node| node.status != NodeStatus::Removed);
-            let nodes = present.map(|node| Peer { node: node.spec.node, address: node.spec.address.clone() }).collect();
-            JoinAnswer::sign(&request, &self.identity, &authority, nodes, self.clock.wall_ms())
-                .map_err(|error| AdmitError::Malformed { reason: error.to_string() })
+            let nodes = present
+                .map(|node| Peer {
+                    node: node.spec.node,
+                    address: node.spec.address.clone(),
+                })
+                .collect();
+            JoinAnswer::sign(&request, &self.identity, &authority, nodes, self.clock.wall_ms()).map_err(|error| {
+                AdmitError::Malformed {
+                    reason: error.to_string(),
+                }
+            })
         })
     }
 }
@@ -322,13 +377,24 @@ impl MetricSource for JournalMetrics {
     fn write(&self, out: &mut String) {
         let stats = self.log.sync_stats();
         let mut text = Exposition::default();
-        text.family("holdfast_journal_syncs_total", Kind::Counter, "Syncs of the Raft log since the start.");
+        text.family(
+            "holdfast_journal_syncs_total",
+            Kind::Counter,
+            "Syncs of the Raft log since the start.",
+        );
         text.sample(&[], stats.syncs);
-        text.family("holdfast_journal_records_total", Kind::Counter, "Entries that those syncs made durable.");
+        text.family(
+            "holdfast_journal_records_total",
+            Kind::Counter,
+            "Entries that those syncs made durable.",
+        );
         text.sample(&[], stats.entries);
-        text.family("holdfast_applied_index", Kind::Gauge, "Log index of the last applied entry.");
+        text.family(
+            "holdfast_applied_index",
+            Kind::Gauge,
+            "Log index of the last applied entry.",
+        );
         text.sample(&[], (self.state)().applied.index);
         out.push_str(&text.into_text());
     }
 }
-

@@ -48,13 +48,22 @@ impl Devices {
 }
 
 /// Starts sampling. Without simulated devices this version finds none: the node takes part without devices.
-pub(super) fn start(_config: &Config, simulate: Option<&SimSpec>, me: NodeId, clock: &Arc<dyn Clock>) -> io::Result<Devices> {
+pub(super) fn start(
+    _config: &Config,
+    simulate: Option<&SimSpec>,
+    me: NodeId,
+    clock: &Arc<dyn Clock>,
+) -> io::Result<Devices> {
     let telemetry = SharedTelemetry::new(clock.clone());
     let none = SimSpec { groups: Vec::new() };
     let script = "".parse().map_err(|error| io::Error::other(format!("{error}")))?;
     let probe = SimDevices::new(me, simulate.unwrap_or(&none), script);
     let sampler = Sampler::start(Box::new(probe), telemetry.clone())?;
-    Ok(Devices { telemetry, sampler, simulated: simulate.is_some() })
+    Ok(Devices {
+        telemetry,
+        sampler,
+        simulated: simulate.is_some(),
+    })
 }
 
 /// Reports telemetry, and the inventory whenever it is not what the state shows for this start.
@@ -74,7 +83,8 @@ pub(super) fn report(
     let applied = Arc::new(move |device| graded().devices.get(&device).map(|slot| slot.grade));
     tokio::spawn(report_telemetry(me, devices.telemetry(), applied, propose.clone()));
 
-    let (state, propose, mut here, mut applied) = (state.clone(), propose.clone(), devices.inventory(), source.applied());
+    let (state, propose, mut here, mut applied) =
+        (state.clone(), propose.clone(), devices.inventory(), source.applied());
     let measured = measure(config, me, devices.simulated, root);
     tokio::spawn(async move {
         loop {
@@ -86,7 +96,11 @@ pub(super) fn report(
             let registered = shown.is_some_and(|node| node.incarnation == Some(incarnation));
             let told = shown.is_some_and(|node| node.inventory_known() && node.inventory.as_ref() == Some(&inventory));
             if registered && !told {
-                let command = Command::ReportInventory { node: me, incarnation, inventory };
+                let command = Command::ReportInventory {
+                    node: me,
+                    incarnation,
+                    inventory,
+                };
                 let outcome = propose.propose(by_node(me, command)).await;
                 tracing::debug!(?outcome, "inventory report");
                 tokio::time::sleep(AGAIN).await;
@@ -115,10 +129,17 @@ fn measure(config: &Config, me: NodeId, simulated: bool, root: &Path) -> Invento
     tracing::info!(?level, root = %root.display(), "measured this machine");
     Inventory {
         devices: Vec::new(),
-        cpu_milli: config.devices.cpu_milli.unwrap_or_else(|| simulated_cpu(cores, simulated)),
+        cpu_milli: config
+            .devices
+            .cpu_milli
+            .unwrap_or_else(|| simulated_cpu(cores, simulated)),
         memory_mib: config.devices.memory_mib.unwrap_or(memory),
         isolation: level,
-        version: format!("{}{}", env!("CARGO_PKG_VERSION"), if simulated { "+simulate" } else { "" }),
+        version: format!(
+            "{}{}",
+            env!("CARGO_PKG_VERSION"),
+            if simulated { "+simulate" } else { "" }
+        ),
         simulated,
     }
 }

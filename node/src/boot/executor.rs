@@ -57,7 +57,8 @@ impl Surroundings for ExecutorSurroundings {
         let local: Vec<LocalRun> = runs.iter().map(local).collect();
         self.starts.follow(&state, &local);
         let has_work = |lease| duties.members.keys().any(|(of, _)| *of == lease);
-        self.keeper.keep_leases(|lease| has_work(lease) || runs.iter().any(|run| run.lease == lease));
+        self.keeper
+            .keep_leases(|lease| has_work(lease) || runs.iter().any(|run| run.lease == lease));
         Arc::new(duties)
     }
 
@@ -73,18 +74,30 @@ impl Surroundings for ExecutorSurroundings {
     fn prepare(&mut self, order: PrepareOrder, done: Prepared) {
         let here: Vec<DeviceId> = self.devices.borrow().iter().map(|device| device.id).collect();
         let preparing = self.starts.preparing();
-        self.runtime.spawn(async move { done.done(prepare(&preparing, &order, &here).await) });
+        self.runtime
+            .spawn(async move { done.done(prepare(&preparing, &order, &here).await) });
     }
 }
 
 /// Checks the devices, shows the coming fence to every gate, and brings the saved state.
 async fn prepare(preparing: &Preparing, order: &PrepareOrder, here: &[DeviceId]) -> Result<(), String> {
-    if let Some(missing) = order.work.allocation.devices.iter().find(|device| !here.contains(device)) {
+    if let Some(missing) = order
+        .work
+        .allocation
+        .devices
+        .iter()
+        .find(|device| !here.contains(device))
+    {
         return Err(format!("device {missing} is not here any more"));
     }
     let folder = order.folder.join(CHECKPOINTS_DIR);
-    tokio::fs::create_dir_all(&folder).await.map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    preparing.prepare(order.run.lease, order.fence, &folder).await.map_err(|error| chain(&error))
+    tokio::fs::create_dir_all(&folder)
+        .await
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    preparing
+        .prepare(order.run.lease, order.fence, &folder)
+        .await
+        .map_err(|error| chain(&error))
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

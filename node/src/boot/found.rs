@@ -3,8 +3,8 @@
 //! Nothing runs yet when these return. The rule: a folder becomes a node in one write, the last one, so a crash before
 //! it leaves a folder that can be used again.
 
-use std::sync::Arc;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
 
 use holdfast_proto::id::{Name, ParseIdError};
 use holdfast_proto::node::{NodeAddress, NodeRole};
@@ -75,8 +75,9 @@ pub(super) fn join(config: &Config, address: &str, token: &JoinToken) -> Result<
     let key = NodeKey::generate().map_err(|error| DaemonError::failed(&error))?;
     let request = JoinRequest::new(token, &key, label.clone(), zone.clone(), sockets.address.clone());
     let answer = super::briefly(ask(address, token, &request))??;
-    let (certificate, authority) =
-        answer.verify(token, &key, OsClock.wall_ms()).map_err(|error| DaemonError::refused(&error))?;
+    let (certificate, authority) = answer
+        .verify(token, &key, OsClock.wall_ms())
+        .map_err(|error| DaemonError::refused(&error))?;
     let (identity, file) = Identity::settle(&folder, label.as_str(), &key, certificate, authority)
         .map_err(|error| DaemonError::failed(&error))?;
     Ok(Beginning {
@@ -134,7 +135,10 @@ impl Kept {
     fn read(folder: &DataFolder) -> Result<Self, DaemonError> {
         let path = folder.part(KEPT_FILE);
         let damaged = |why: String| DaemonError {
-            reason: format!("cannot read {}: {why}; move the data folder away and join again as a new node", path.display()),
+            reason: format!(
+                "cannot read {}: {why}; move the data folder away and join again as a new node",
+                path.display()
+            ),
             exit_code: 1,
         };
         let bytes = std::fs::read(&path).map_err(|error| damaged(error.to_string()))?;
@@ -146,7 +150,11 @@ impl Kept {
         let (mut config, silent) = (config.clone(), Config::default());
         let node = &mut config.node;
         let kept = [self.address.main_port, self.address.lease_port, self.address.bulk_port];
-        let spoken = [(&mut node.port, silent.node.port), (&mut node.lease_port, silent.node.lease_port), (&mut node.bulk_port, silent.node.bulk_port)];
+        let spoken = [
+            (&mut node.port, silent.node.port),
+            (&mut node.lease_port, silent.node.lease_port),
+            (&mut node.bulk_port, silent.node.bulk_port),
+        ];
         for ((port, default), kept) in spoken.into_iter().zip(kept) {
             if *port == default {
                 *port = kept;
@@ -169,7 +177,11 @@ impl Beginning {
             zone: self.zone.clone(),
             role: self.role,
             founds: self.founds,
-            simulate: config.devices.simulate.clone().or_else(|| Kept::read(&self.folder).ok()?.simulate),
+            simulate: config
+                .devices
+                .simulate
+                .clone()
+                .or_else(|| Kept::read(&self.folder).ok()?.simulate),
             bind: self.sockets.listen.ip.to_string(),
             address: self.sockets.address.clone(),
             peers: self.peers.clone(),
@@ -181,12 +193,36 @@ impl Beginning {
 
 /// The label, the zone and the devices that the configuration names, checked.
 fn names(config: &Config) -> Result<(Name, Name, Option<SimSpec>), DaemonError> {
-    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let label = config.node.label.clone().unwrap_or_else(|| host().to_lowercase().replace('.', "-"));
-    let label = label.parse().map_err(|error: ParseIdError| usage(format!("--name: {error}")))?;
-    let zone = config.node.zone.parse().map_err(|error: ParseIdError| usage(format!("--zone: {error}")))?;
-    let simulate = config.devices.simulate.as_deref().map(str::parse::<SimSpec>).transpose();
-    Ok((label, zone, simulate.map_err(|error| usage(format!("--simulate: {error}")))?))
+    let host = || {
+        nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .unwrap_or_default()
+    };
+    let label = config
+        .node
+        .label
+        .clone()
+        .unwrap_or_else(|| host().to_lowercase().replace('.', "-"));
+    let label = label
+        .parse()
+        .map_err(|error: ParseIdError| usage(format!("--name: {error}")))?;
+    let zone = config
+        .node
+        .zone
+        .parse()
+        .map_err(|error: ParseIdError| usage(format!("--zone: {error}")))?;
+    let simulate = config
+        .devices
+        .simulate
+        .as_deref()
+        .map(str::parse::<SimSpec>)
+        .transpose();
+    Ok((
+        label,
+        zone,
+        simulate.map_err(|error| usage(format!("--simulate: {error}")))?,
+    ))
 }
 
 fn usage(reason: String) -> DaemonError {
@@ -196,7 +232,10 @@ fn usage(reason: String) -> DaemonError {
 /// Takes the ports before anything is written, so that a taken one leaves no trace.
 fn open_sockets(config: &Config, toward: Option<IpAddr>) -> Result<Sockets, DaemonError> {
     let node = &config.node;
-    let ip: IpAddr = node.bind.parse().map_err(|_| usage(format!("--bind: `{}` is not an IP address", node.bind)))?;
+    let ip: IpAddr = node
+        .bind
+        .parse()
+        .map_err(|_| usage(format!("--bind: `{}` is not an IP address", node.bind)))?;
     let host = advertised(node.host.as_deref(), ip, toward)?;
     let https = TcpListener::bind((ip, node.port)).map_err(|error| taken("TCP", ip, node.port, &error))?;
     let main_port = https.local_addr().map_err(|error| DaemonError::failed(&error))?.port();
@@ -207,8 +246,12 @@ fn open_sockets(config: &Config, toward: Option<IpAddr>) -> Result<Sockets, Daem
         bulk_port: free_port(ip, node.bulk_port)?,
     };
     free_port(ip, main_port)?;
-    let address =
-        NodeAddress { host, main_port, lease_port: listen.lease_port, bulk_port: listen.bulk_port };
+    let address = NodeAddress {
+        host,
+        main_port,
+        lease_port: listen.lease_port,
+        bulk_port: listen.bulk_port,
+    };
     Ok(Sockets { https, listen, address })
 }
 
@@ -219,14 +262,18 @@ fn free_port(ip: IpAddr, wanted: u16) -> Result<u16, DaemonError> {
 }
 
 fn taken(kind: &str, ip: IpAddr, port: u16, error: &std::io::Error) -> DaemonError {
-    let reason = format!("cannot listen on {kind} {ip}:{port}: {error}; stop what uses the port, or choose others with --port, --lease-port and --bulk-port");
+    let reason = format!(
+        "cannot listen on {kind} {ip}:{port}: {error}; stop what uses the port, or choose others with --port, --lease-port and --bulk-port"
+    );
     DaemonError { reason, exit_code: 1 }
 }
 
 /// The host that others are told. An unspecified address reaches nobody, so a routable one is found, or asked for.
 fn advertised(host: Option<&str>, ip: IpAddr, toward: Option<IpAddr>) -> Result<String, DaemonError> {
     match host {
-        Some("0.0.0.0" | "::") => Err(usage("--host: an unspecified address reaches nobody; name one that others can reach".to_owned())),
+        Some("0.0.0.0" | "::") => Err(usage(
+            "--host: an unspecified address reaches nobody; name one that others can reach".to_owned(),
+        )),
         Some(host) => Ok(host.to_owned()),
         None if !ip.is_unspecified() => Ok(ip.to_string()),
         None => {
@@ -238,7 +285,9 @@ fn advertised(host: Option<&str>, ip: IpAddr, toward: Option<IpAddr>) -> Result<
             });
             match local {
                 Ok(address) if !address.ip().is_unspecified() => Ok(address.ip().to_string()),
-                _ => Err(usage("no address of this machine was found that others could reach; name one with --host".to_owned())),
+                _ => Err(usage(
+                    "no address of this machine was found that others could reach; name one with --host".to_owned(),
+                )),
             }
         }
     }
@@ -247,17 +296,33 @@ fn advertised(host: Option<&str>, ip: IpAddr, toward: Option<IpAddr>) -> Result<
 /// Asks a node of the cluster to admit this machine. The authority is checked before the secret is sent.
 async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<JoinAnswer, DaemonError> {
     let tls = joining_client(token.authority).map_err(|error| DaemonError::failed(&error))?;
-    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).https_only(true).no_proxy();
-    let client = client.timeout(JOIN_WITHIN).build().map_err(|error| DaemonError::failed(&error))?;
-    let sent = client.post(format!("https://{address}/v1/join")).json(request).send().await;
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .no_proxy();
+    let client = client
+        .timeout(JOIN_WITHIN)
+        .build()
+        .map_err(|error| DaemonError::failed(&error))?;
+    let sent = client
+        .post(format!("https://{address}/v1/join"))
+        .json(request)
+        .send()
+        .await;
     let response = sent.map_err(|error| DaemonError::unavailable(&error))?;
     if response.status().is_success() {
         return response.json().await.map_err(|error| DaemonError::failed(&error));
     }
     let status = response.status();
     match response.json::<Problem>().await {
-        Ok(problem) => Err(DaemonError { reason: problem.detail, exit_code: 1 }),
-        Err(_) => Err(DaemonError { reason: format!("the node at {address} answered {status}"), exit_code: 69 }),
+        Ok(problem) => Err(DaemonError {
+            reason: problem.detail,
+            exit_code: 1,
+        }),
+        Err(_) => Err(DaemonError {
+            reason: format!("the node at {address} answered {status}"),
+            exit_code: 69,
+        }),
     }
 }
 

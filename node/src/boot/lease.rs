@@ -15,9 +15,9 @@ use super::ReadState;
 use super::envelope::by_node;
 use super::view::{self, LeaseView};
 use crate::consensus::{Outcome, Propose};
+use crate::nodelease::Applied;
 use crate::nodelease::answerer::Verdict;
 use crate::nodelease::thread::{Duty, Leadership, Surroundings};
-use crate::nodelease::Applied;
 
 /// Asks consensus, without waiting, who leads.
 pub(super) type ReadLeadership = Arc<dyn Fn() -> Leadership + Send + Sync>;
@@ -128,9 +128,10 @@ impl DutyTask {
                 let mark = |(node, generation)| Command::MarkNodeUnreachable { node, generation };
                 nodes.into_iter().map(mark).collect()
             }
-            Verdict::Lost(nodes) => {
-                nodes.into_iter().map(|(node, generation)| Command::MarkNodeLost { node, generation }).collect()
-            }
+            Verdict::Lost(nodes) => nodes
+                .into_iter()
+                .map(|(node, generation)| Command::MarkNodeLost { node, generation })
+                .collect(),
         };
         for command in commands {
             let (propose, envelope) = (self.propose.clone(), by_node(self.me, command));

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_proto::command::{Command, InitCluster};
+use holdfast_proto::command::{Command, Envelope, InitCluster};
 use holdfast_proto::id::{BootId, Era, Incarnation, NodeId};
 use holdfast_proto::limits::NODE_QUIET_MS_MAX;
 use holdfast_proto::node::{BootProof, NodeRole, NodeSpec, NodeStatus};
-use holdfast_proto::tenant::{AccessToken, Role};
+use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
 use holdfast_proto::time::Span;
 use holdfast_storage::adapter::{Adapter, Folders};
 use holdfast_storage::disk::{Disk, RealDisk};
@@ -21,9 +21,9 @@ use holdfast_storage::{event_log, raft_log};
 use openraft_rt_tokio::TokioRuntime;
 use tokio::sync::{mpsc, watch};
 
+use super::envelope::by_node;
 use super::found::Beginning;
 use super::lease::{DutyTask, NodeSurroundings};
-use super::envelope::by_node;
 use super::{ReadState, api, device, scheduler, view};
 use crate::bearer::Bearer;
 use crate::cli::daemon::{DaemonError, Ready, Serving};
@@ -49,16 +49,18 @@ use crate::net::book::{AddressBook, Admission};
 use crate::net::quic::{Quic, QuicSetup};
 use crate::net::router::{KindRouter, Router};
 use crate::net::{Class, Transport};
-use crate::nodelease::thread::{Keeper, KeeperSetup, LeaseRuntime, Leadership};
+use crate::nodelease::thread::{Keeper, KeeperSetup, Leadership, LeaseRuntime};
 use crate::nodelease::{AskerSetup, Timing};
+use crate::transfer;
 use crate::transfer::courier::Courier;
 use crate::transfer::receive::Receiver;
-use crate::transfer;
 use crate::transfer::starts::Starts;
 use crate::transfer::store::Store;
 
 /// Bytes a second that checkpoints may take; they back off further when Raft's round trips grow.
 const BULK_BYTES_PER_S: u64 = 1 << 30;
+/// The tenant that an operator's lease is for when it names none.
+const DEFAULT_TENANT: &str = "default";
 /// Longest wait for a new node to be part of the cluster: it may have a snapshot to fetch.
 const MEMBER_WITHIN: Duration = Duration::from_secs(120);
 /// Longest wait for the log to take a planned silence; without a quorum nobody would be told anyway.
@@ -103,13 +105,21 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
     let lease_runtime = LeaseRuntime::start().map_err(|error| DaemonError::failed(&error))?;
 
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let opened = raft_log::Opened::open(disk.clone(), &beginning.folder.part("raft"), raft_log::Options::default())
+    let opened = raft_log::Opened::open(
+        disk.clone(),
+        &beginning.folder.part("raft"),
+        raft_log::Options::default(),
+    )
+    .map_err(|error| DaemonError::failed(&error))?;
+    let (log, log_thread) = opened
+        .start_thread::<TokioRuntime>(None)
         .map_err(|error| DaemonError::failed(&error))?;
-    let (log, log_thread) =
-        opened.start_thread::<TokioRuntime>(None).map_err(|error| DaemonError::failed(&error))?;
-    let (adapter, opening) =
-        Adapter::<TokioRuntime>::open(&disk, &Folders::in_data(beginning.folder.root()), event_log::Options::default())
-            .map_err(|error| DaemonError::failed(&error))?;
+    let (adapter, opening) = Adapter::<TokioRuntime>::open(
+        &disk,
+        &Folders::in_data(beginning.folder.root()),
+        event_log::Options::default(),
+    )
+    .map_err(|error| DaemonError::failed(&error))?;
     for damaged in &opening.damaged {
         tracing::warn!(%damaged, "a snapshot is damaged and was passed over");
     }
@@ -119,7 +129,11 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
         Arc::new(move || source.state())
     };
 
-    let (book, admission, router) = (Arc::new(AddressBook::default()), Arc::new(Admission::default()), Arc::new(Router::new()));
+    let (book, admission, router) = (
+        Arc::new(AddressBook::default()),
+        Arc::new(Admission::default()),
+        Arc::new(Router::new()),
+    );
     for KnownPeer { node, address } in &beginning.peers {
         book.commit(*node, address);
     }
@@ -136,9 +150,24 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
     let quic = Arc::new(quic);
     let transport: Arc<dyn Transport> = quic.clone();
 
-    let started = start_consensus(&config, &beginning, log.clone(), adapter, snapshots, &state, &transport, &router, &clock, &fatal).await?;
+    let started = start_consensus(
+        &config,
+        &beginning,
+        log.clone(),
+        adapter,
+        snapshots,
+        &state,
+        &transport,
+        &router,
+        &clock,
+        &fatal,
+    )
+    .await?;
     let replica = started.replica.clone();
-    router.register(Class::Control, Arc::new(KindRouter::default().with(wire::kind::QUESTION, started.questions.clone())));
+    router.register(
+        Class::Control,
+        Arc::new(KindRouter::default().with(wire::kind::QUESTION, started.questions.clone())),
+    );
     let parts = Shared {
         me,
         state: state.clone(),
@@ -151,28 +180,52 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
         fatal: fatal.clone(),
     };
     follow_members(&parts, book, admission);
-    let operator = if beginning.founds { Some(found_cluster(&parts, &beginning).await?) } else { None };
+    let operator = if beginning.founds {
+        Some(found_cluster(&parts, &beginning).await?)
+    } else {
+        None
+    };
     let mut file = beginning.file.clone();
     if !file.established {
         file.established = true;
-        beginning.folder.mark_established(&file).map_err(|error| DaemonError::failed(&error))?;
+        beginning
+            .folder
+            .mark_established(&file)
+            .map_err(|error| DaemonError::failed(&error))?;
     }
 
-    let devices = device::start(&config, beginning.simulate.as_ref(), me, &clock).map_err(|error| DaemonError::failed(&error))?;
+    let devices =
+        device::start(&config, beginning.simulate.as_ref(), me, &clock).map_err(|error| DaemonError::failed(&error))?;
     let (keeper, duties) = start_keeper(&parts, incarnation, &lease_runtime);
     router.register(Class::Lease, keeper.clone());
     let gate = keeper.clone();
     replica.set_gate(Arc::new(move |envelope| gate.admits(&envelope.command)));
     let worker = start_executor(&parts, &beginning, &disk, incarnation, &keeper, &devices, &router)?;
     start_duties(&parts, &beginning, incarnation, duties, worker.clone());
-    device::report(&config, me, incarnation, &devices, &state, &source, &parts.propose, beginning.folder.root(), &clock);
+    device::report(
+        &config,
+        me,
+        incarnation,
+        &devices,
+        &state,
+        &source,
+        &parts.propose,
+        beginning.folder.root(),
+        &clock,
+    );
     scheduler::start(me, &state, &source, replica.clone(), &clock);
     keep_authority_key(&parts, &beginning);
 
     let stop = serve_api(&config, &beginning, &parts, &worker, &devices, &log, events)?;
     if !wait_member(&parts, &beginning, incarnation, &mut stopped).await {
-        let why = stopped.borrow().clone().map_or_else(|| "it was not registered in time".to_owned(), |fatal| fatal.0);
-        return Err(DaemonError { reason: format!("the node could not become a member: {why}"), exit_code: 70 });
+        let why = stopped
+            .borrow()
+            .clone()
+            .map_or_else(|| "it was not registered in time".to_owned(), |fatal| fatal.0);
+        return Err(DaemonError {
+            reason: format!("the node could not become a member: {why}"),
+            exit_code: 70,
+        });
     }
     let serving = serving(&parts, &beginning, operator).await?;
     if let Err(error) = ready(&serving) {
@@ -212,7 +265,12 @@ async fn start_consensus(
         .map_err(|error| DaemonError::failed(&error))?;
     let may_vote: MayVote = {
         let state = state.clone();
-        Arc::new(move |node| state().nodes.get(&node).is_none_or(|node| node.spec.role != NodeRole::Worker))
+        Arc::new(move |node| {
+            state()
+                .nodes
+                .get(&node)
+                .is_none_or(|node| node.spec.role != NodeRole::Worker)
+        })
     };
     let key_file = beginning.folder.part("identity").join("ca.key");
     let (applied, members) = (state.clone(), state.clone());
@@ -254,12 +312,14 @@ fn follow_members(parts: &Shared, book: Arc<AddressBook>, admission: Arc<Admissi
             let removed = now.nodes.values().filter(|node| node.status == NodeStatus::Removed);
             let removed: std::collections::BTreeSet<NodeId> = removed.map(|node| node.spec.node).collect();
             if removed.contains(&me) {
-                let text = "this node was removed from the cluster; move its data folder away before the machine joins again";
+                let text =
+                    "this node was removed from the cluster; move its data folder away before the machine joins again";
                 fatal.send_replace(Some(Fatal(text.to_owned())));
             }
             admission.set_removed(removed);
             if applied.changed().await.is_none() {
-                let text = "the replica has stopped: its log or its state could not be written or read; see the errors above";
+                let text =
+                    "the replica has stopped: its log or its state could not be written or read; see the errors above";
                 fatal.send_replace(Some(Fatal(text.to_owned())));
                 return;
             }
@@ -276,7 +336,10 @@ async fn found_cluster(parts: &Shared, beginning: &Beginning) -> Result<Bearer, 
         tracing::info!(%error, "the log has members already");
     }
     let operator = Bearer::draw(&*parts.entropy);
-    let key = beginning.identity.key_digest().map_err(|error| DaemonError::failed(&error))?;
+    let key = beginning
+        .identity
+        .key_digest()
+        .map_err(|error| DaemonError::failed(&error))?;
     let init = InitCluster {
         cluster: beginning.identity.cluster,
         era: Era(0),
@@ -299,10 +362,40 @@ async fn found_cluster(parts: &Shared, beginning: &Beginning) -> Result<Bearer, 
         },
         tariff: catalog::first_tariff(),
     };
-    match parts.propose.propose(by_node(parts.me, Command::InitCluster(Box::new(init)))).await {
-        Outcome::Applied { .. } => Ok(operator),
+    let first = parts
+        .propose
+        .propose(by_node(parts.me, Command::InitCluster(Box::new(init))))
+        .await;
+    effected(first, "the first entry")?;
+    // Somebody to pay: an operator's lease without a tenant is for this one.
+    let tenant = DEFAULT_TENANT.parse().map_err(|error| DaemonError::failed(&error))?;
+    let quota = Quota { devices_max: u32::MAX };
+    let set = by_operator(parts.me, &operator, Command::SetTenant { tenant, quota });
+    effected(parts.propose.propose(set).await, "the first tenant")?;
+    Ok(operator)
+}
+
+fn effected(outcome: Outcome, what: &str) -> Result<(), DaemonError> {
+    match outcome {
+        Outcome::Applied { .. } => Ok(()),
         Outcome::Refused { rejection, .. } => Err(DaemonError::refused(&rejection)),
-        Outcome::Unknown { reason } => Err(DaemonError { reason: format!("the first entry was not written: {reason}"), exit_code: 70 }),
+        Outcome::Unknown { reason } => Err(DaemonError {
+            reason: format!("{what} was not written: {reason}"),
+            exit_code: 70,
+        }),
+    }
+}
+
+/// A command of the operator, on the node that has just made the operator's token.
+fn by_operator(me: NodeId, operator: &Bearer, command: Command) -> Envelope {
+    let principal = Principal::Bearer {
+        token: operator.id,
+        role: Role::Operator,
+        tenant: None,
+    };
+    Envelope {
+        principal,
+        ..by_node(me, command)
     }
 }
 
@@ -360,7 +453,10 @@ fn start_keeper(
 
 fn boot_proof(clock: &dyn Clock) -> BootProof {
     let text: String = procfs::boot_id().chars().filter(char::is_ascii_hexdigit).collect();
-    BootProof { boot: text.parse().unwrap_or(BootId::default()), boot_ms: clock.boot_ms() }
+    BootProof {
+        boot: text.parse().unwrap_or(BootId::default()),
+        boot_ms: clock.boot_ms(),
+    }
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -385,11 +481,27 @@ fn start_executor(
         path: std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned()),
     };
     let journal = Journal::open(disk.clone(), &folder).map_err(|error| failed(&error))?;
-    let core = Core::new(outfit, incarnation, &folder, Supervised::new(launcher, group_root), journal)
-        .map_err(|error| failed(&error))?;
+    let core = Core::new(
+        outfit,
+        incarnation,
+        &folder,
+        Supervised::new(launcher, group_root),
+        journal,
+    )
+    .map_err(|error| failed(&error))?;
     let store = Arc::new(Store::open(beginning.folder.part("checkpoints")).map_err(|error| failed(&error))?);
-    let courier = Courier::new(parts.me, store.clone(), parts.transport.clone(), parts.clock.clone(), BULK_BYTES_PER_S);
-    let known = Arc::new(transfer::replica::Replica::new(parts.me, parts.state.clone(), parts.propose.clone()));
+    let courier = Courier::new(
+        parts.me,
+        store.clone(),
+        parts.transport.clone(),
+        parts.clock.clone(),
+        BULK_BYTES_PER_S,
+    );
+    let known = Arc::new(transfer::replica::Replica::new(
+        parts.me,
+        parts.state.clone(),
+        parts.propose.clone(),
+    ));
     router.register(Class::Transfer, Arc::new(Receiver::new(store, known.clone())));
     tokio::spawn(Starts::keep_house(courier.clone(), known.clone()));
     let surroundings = super::executor::ExecutorSurroundings {
@@ -419,7 +531,8 @@ fn watch_executor(parts: &Shared, worker: &Arc<Worker>) {
             waker.wake();
             let Some(worker) = worker.upgrade() else { return };
             if worker.has_failed() {
-                let text = "the executor's journal cannot be written; free space or mend the disk, then start the node again";
+                let text =
+                    "the executor's journal cannot be written; free space or mend the disk, then start the node again";
                 fatal.send_replace(Some(Fatal(text.to_owned())));
             }
             if matches!(advanced, Ok(None)) {
@@ -494,7 +607,11 @@ fn serve_api(
         entropy: &parts.entropy,
     })?;
     let _ = worker;
-    let listener = beginning.sockets.https.try_clone().map_err(|error| DaemonError::failed(&error))?;
+    let listener = beginning
+        .sockets
+        .https
+        .try_clone()
+        .map_err(|error| DaemonError::failed(&error))?;
     let tls = crate::net::tls::https_server(&beginning.identity).map_err(|error| DaemonError::failed(&error))?;
     let (stop, mut stopping) = watch::channel(false);
     let fatal = parts.fatal.clone();
@@ -541,7 +658,10 @@ async fn serving(parts: &Shared, beginning: &Beginning, operator: Option<Bearer>
     let join_line = match &operator {
         None => None,
         Some(operator) => {
-            let authority = beginning.identity.authority_fingerprint().map_err(|error| DaemonError::failed(&error))?;
+            let authority = beginning
+                .identity
+                .authority_fingerprint()
+                .map_err(|error| DaemonError::failed(&error))?;
             let token = JoinToken::draw(NodeRole::Replica, authority, &*parts.entropy);
             let command = Command::CreateJoinToken {
                 token: token.id,
@@ -549,9 +669,7 @@ async fn serving(parts: &Shared, beginning: &Beginning, operator: Option<Bearer>
                 role: NodeRole::Replica,
                 life: Span(holdfast_proto::limits::JOIN_TOKEN_MS_DEFAULT),
             };
-            let mut envelope = by_node(parts.me, command);
-            envelope.principal =
-                holdfast_proto::tenant::Principal::Bearer { token: operator.id, role: Role::Operator, tenant: None };
+            let envelope = by_operator(parts.me, operator, command);
             match parts.propose.propose(envelope).await {
                 Outcome::Applied { .. } => Some(format!("holdfast join {address} --token {}", token.reveal())),
                 other => {
@@ -575,7 +693,11 @@ async fn wait_stop(stopped: &mut watch::Receiver<Option<Fatal>>) -> Option<Fatal
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
-        return stopped.wait_for(Option::is_some).await.ok().and_then(|fatal| fatal.clone());
+        return stopped
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|fatal| fatal.clone());
     };
     tokio::select! {
         fatal = stopped.wait_for(Option::is_some) => fatal.ok().and_then(|fatal| fatal.clone()),
@@ -590,7 +712,11 @@ async fn take_quiet(parts: &Shared, incarnation: Incarnation, keeper: &Arc<NodeK
         return;
     }
     let asked_ms = parts.clock.boot_ms();
-    let command = Command::QuietNode { node: parts.me, incarnation, span: Span(NODE_QUIET_MS_MAX) };
+    let command = Command::QuietNode {
+        node: parts.me,
+        incarnation,
+        span: Span(NODE_QUIET_MS_MAX),
+    };
     let told = tokio::time::timeout(QUIET_WITHIN, parts.propose.propose(by_node(parts.me, command))).await;
     if matches!(told, Ok(Outcome::Applied { .. })) {
         keeper.quiet(asked_ms, NODE_QUIET_MS_MAX);

@@ -57,7 +57,10 @@ pub(super) fn start(
             }
             if clock.boot_ms().saturating_sub(hashed_ms) >= HASH_EVERY_MS && now.cluster.cursor > hashed_at {
                 (hashed_ms, hashed_at) = (clock.boot_ms(), now.cluster.cursor);
-                let command = Command::RecordStateHash { at: now.cluster.cursor, hash: now.hash() };
+                let command = Command::RecordStateHash {
+                    at: now.cluster.cursor,
+                    hash: now.hash(),
+                };
                 propose(me, &replica, command, settled.clone());
             }
         }

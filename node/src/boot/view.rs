@@ -42,7 +42,10 @@ impl ClusterView for LeaseView {
 }
 
 fn node_view(state: &State, node: &Node) -> NodeView {
-    let quiet = |until: Timestamp| Quiet { until, left_ms: until.since(state.applied.stamp).0 };
+    let quiet = |until: Timestamp| Quiet {
+        until,
+        left_ms: until.since(state.applied.stamp).0,
+    };
     NodeView {
         node: node.spec.node,
         incarnation: node.incarnation,
@@ -59,7 +62,10 @@ pub(super) fn standing(state: &State, me: NodeId) -> Applied {
         generation: node.generation,
         status: node.status,
     });
-    Applied { index: state.applied.index, standing }
+    Applied {
+        index: state.applied.index,
+        standing,
+    }
 }
 
 /// What the state says of the members.
@@ -72,7 +78,10 @@ pub(super) fn picture(state: &State) -> Picture {
         lost: node.status == NodeStatus::Lost,
         address: node.spec.address.to_string(),
     };
-    Picture { nodes: state.nodes.values().map(known).collect(), voters: state.cluster.voters.clone() }
+    Picture {
+        nodes: state.nodes.values().map(known).collect(),
+        voters: state.cluster.voters.clone(),
+    }
 }
 
 /// Keeps the unchanging part of each duty between two readings, so that a turn of the executor copies no workloads.
@@ -85,9 +94,19 @@ impl Works {
         let mut duties = Duties::default();
         for assignment in state.assignments(me) {
             let key = (assignment.lease.id(), assignment.placement.epoch);
-            let make = || Arc::new(work_of(state, assignment.lease, assignment.placement, assignment.member));
+            let make = || {
+                Arc::new(work_of(
+                    state,
+                    assignment.lease,
+                    assignment.placement,
+                    assignment.member,
+                ))
+            };
             let work = self.0.entry(key).or_insert_with(make).clone();
-            duties.members.insert(key, duty(assignment.lease, assignment.placement, assignment.member, work));
+            duties.members.insert(
+                key,
+                duty(assignment.lease, assignment.placement, assignment.member, work),
+            );
         }
         self.0.retain(|key, _| duties.members.contains_key(key));
         let leases = runs.iter().map(|run| run.lease);

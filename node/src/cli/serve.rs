@@ -28,5 +28,10 @@ pub fn serve(args: ServeArgs, daemon: &dyn Daemon, console: &mut Console<'_>) ->
 /// Says where the node is. The credentials are as they were.
 fn tell(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliError> {
     let said = json!({ "cluster": serving.cluster, "node": serving.node, "address": serving.address });
-    console.show(&said, |_, _| format!("node {} of cluster {} serves at {}\n", serving.node, serving.cluster, serving.address))
+    console.show(&said, |_, _| {
+        format!(
+            "node {} of cluster {} serves at {}\n",
+            serving.node, serving.cluster, serving.address
+        )
+    })
 }

@@ -8,7 +8,6 @@
 
 pub mod files;
 mod pipeline;
-pub mod files;
 pub mod serve;
 pub mod snapshot;
 

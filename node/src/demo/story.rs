@@ -43,16 +43,22 @@ pub(super) async fn tell(program: &Path, stage: &Stage) -> Result<Value, DemoErr
     let lease = request(&cluster, stage).await?;
     let log = LogTail::follow(&cluster, &lease, stage);
     let (home, saved) = first_checkpoint(&cluster, &lease).await?;
-    let place = cluster.index_of(&home).ok_or_else(|| DemoError::Claim(format!("no node {home}")))?;
+    let place = cluster
+        .index_of(&home)
+        .ok_or_else(|| DemoError::Claim(format!("no node {home}")))?;
     let label = cluster.nodes()[place].spec.label.clone();
     stage.say(&format!("  checkpoint of step {saved} is held in another zone"));
 
-    stage.say(&format!("\nkill -9 everything of node {label}: daemon, supervisor, work; and its disk is gone."));
+    stage.say(&format!(
+        "\nkill -9 everything of node {label}: daemon, supervisor, work; and its disk is gone."
+    ));
     cluster.kill_all(place).await;
     let killed_ms = clock.wall_ms();
     let data = cluster.nodes()[place].data.clone();
-    std::fs::rename(&data, data.with_extension("gone"))
-        .map_err(|source| LocalError::Os { what: "move the dead node's data away".to_owned(), source })?;
+    std::fs::rename(&data, data.with_extension("gone")).map_err(|source| LocalError::Os {
+        what: "move the dead node's data away".to_owned(),
+        source,
+    })?;
     let log = log.moved_to(&cluster, &lease, stage);
 
     let failover_s = running_again(&cluster, &lease, killed_ms).await?;
@@ -83,8 +89,24 @@ async fn request(cluster: &LocalCluster, stage: &Stage) -> Result<String, DemoEr
     let program = cluster.program().to_string_lossy().into_owned();
     let (steps, interval, step_ms) = (STEPS.to_string(), INTERVAL.to_string(), STEP_MS.to_string());
     let arguments = [
-        "lease", "1x(h100|a100|rtx4090)", "--for", "10m", "--cap", "5", "--yes", "--detach", "--checkpoints", "--", &program,
-        "trainer", "--steps", &steps, "--interval", &interval, "--step-ms", &step_ms,
+        "lease",
+        "1x(h100|a100|rtx4090)",
+        "--for",
+        "10m",
+        "--cap",
+        "5",
+        "--yes",
+        "--detach",
+        "--checkpoints",
+        "--",
+        &program,
+        "trainer",
+        "--steps",
+        &steps,
+        "--interval",
+        &interval,
+        "--step-ms",
+        &step_ms,
     ];
     stage.say("\nholdfast lease '1x(h100|a100|rtx4090)' --for 10m --cap 5 -- holdfast trainer --steps 600");
     let answer = cluster.json(&arguments).await?;
@@ -98,7 +120,9 @@ async fn first_checkpoint(cluster: &LocalCluster, lease: &str) -> Result<(String
     let page = ["events", "--after", "0", "--lease", lease];
     until(cluster, &page, "a second checkpoint in another zone", WITHIN, |page| {
         let events = events_of(page);
-        let home = of_type(&events, "placement-committed").next()?["data"]["allocations"][0]["node"].as_str()?.to_owned();
+        let home = of_type(&events, "placement-committed").next()?["data"]["allocations"][0]["node"]
+            .as_str()?
+            .to_owned();
         let saved = of_type(&events, "checkpoint-committed").nth(1)?["data"]["checkpoint"]["step"].as_u64()?;
         Some((home, saved))
     })
@@ -137,31 +161,59 @@ async fn prove(
     let claim = |text: String| DemoError::Claim(text);
     let page = cluster.json(&["events", "--after", "0", "--lease", lease]).await?;
     let events = events_of(&page);
-    let resumed = number(lines, "resumed step=").ok_or_else(|| claim("the work did not resume from a checkpoint".into()))?;
-    let before_move: Vec<_> = events.iter().take_while(|event| !is_second_placement(event)).cloned().collect();
+    let resumed =
+        number(lines, "resumed step=").ok_or_else(|| claim("the work did not resume from a checkpoint".into()))?;
+    let before_move: Vec<_> = events
+        .iter()
+        .take_while(|event| !is_second_placement(event))
+        .cloned()
+        .collect();
     let committed = of_type(&before_move, "checkpoint-committed").last();
     let committed = committed.and_then(|event| event["data"]["checkpoint"]["step"].as_u64());
     if committed != Some(resumed) {
-        return Err(claim(format!("resumed from step {resumed}, the last committed one is {committed:?}")));
+        return Err(claim(format!(
+            "resumed from step {resumed}, the last committed one is {committed:?}"
+        )));
     }
-    let resumed_at = lines.iter().position(|line| line.starts_with("resumed step=")).unwrap_or_default();
-    let reached = lines[..resumed_at].iter().filter_map(|line| step_of(line)).max().unwrap_or(resumed);
+    let resumed_at = lines
+        .iter()
+        .position(|line| line.starts_with("resumed step="))
+        .unwrap_or_default();
+    let reached = lines[..resumed_at]
+        .iter()
+        .filter_map(|line| step_of(line))
+        .max()
+        .unwrap_or(resumed);
     let in_all = reached + (STEPS - resumed);
     if in_all > STEPS + INTERVAL {
-        return Err(claim(format!("{in_all} steps were made for {STEPS}: more than one interval was lost")));
+        return Err(claim(format!(
+            "{in_all} steps were made for {STEPS}: more than one interval was lost"
+        )));
     }
     let hash = text(lines, "final hash=").ok_or_else(|| claim("the work printed no final hash".into()))?;
     let undisturbed = undisturbed_hash(program).await?;
     if hash != undisturbed {
-        return Err(claim(format!("the final weights hash to {hash}, undisturbed to {undisturbed}")));
+        return Err(claim(format!(
+            "the final weights hash to {hash}, undisturbed to {undisturbed}"
+        )));
     }
     let bill = cluster.json(&["bill", lease]).await?;
-    let total = bill["total_micros"].as_u64().ok_or_else(|| claim("the bill has no total".into()))?;
+    let total = bill["total_micros"]
+        .as_u64()
+        .ok_or_else(|| claim("the bill has no total".into()))?;
     let double_runs = double_runs(&events);
     if double_runs > 0 {
-        return Err(claim(format!("{double_runs} starts overlap an earlier one that was not ended or lost")));
+        return Err(claim(format!(
+            "{double_runs} starts overlap an earlier one that was not ended or lost"
+        )));
     }
-    Ok(Proof { failover_s, double_runs, resumed_step: resumed, final_hash_equal: true, bill_total_micros: total })
+    Ok(Proof {
+        failover_s,
+        double_runs,
+        resumed_step: resumed,
+        final_hash_equal: true,
+        bill_total_micros: total,
+    })
 }
 
 /// Counts starts of a later epoch while an earlier one had neither ended nor been lost.
@@ -186,16 +238,26 @@ async fn undisturbed_hash(program: &Path) -> Result<String, DemoError> {
     let (steps, interval) = (STEPS.to_string(), INTERVAL.to_string());
     let arguments = ["trainer", "--steps", &steps, "--interval", &interval];
     let output = tokio::process::Command::new(program).args(arguments).output().await;
-    let output = output.map_err(|source| LocalError::Os { what: "run the trainer".to_owned(), source })?;
-    let printed = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>();
-    text(&printed, "final hash=").ok_or_else(|| DemoError::Claim("the undisturbed run printed no final hash".to_owned()))
+    let output = output.map_err(|source| LocalError::Os {
+        what: "run the trainer".to_owned(),
+        source,
+    })?;
+    let printed = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    text(&printed, "final hash=")
+        .ok_or_else(|| DemoError::Claim("the undisturbed run printed no final hash".to_owned()))
 }
 
 async fn show(cluster: &LocalCluster, stage: &Stage, lease: &str, proof: &Proof) -> Result<(), DemoError> {
     for arguments in [vec!["why", lease], vec!["bill", lease, "--explain"]] {
         stage.say(&format!("\nholdfast {}", arguments.join(" ")));
         let output = cluster.command(&arguments).output().await;
-        let output = output.map_err(|source| LocalError::Os { what: "run holdfast".to_owned(), source })?;
+        let output = output.map_err(|source| LocalError::Os {
+            what: "run holdfast".to_owned(),
+            source,
+        })?;
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             stage.say(&format!("  {line}"));
         }
@@ -220,7 +282,11 @@ impl LogTail {
 
     fn start(cluster: &LocalCluster, lease: &str, stage: &Stage, lines: Arc<Mutex<Vec<String>>>) -> Self {
         let (stage, kept) = (*stage, lines.clone());
-        let child = cluster.command(&["logs", lease, "-f"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let child = cluster
+            .command(&["logs", lease, "-f"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
         let task = tokio::spawn(async move {
             let Ok(mut child) = child else { return };
             let Some(output) = child.stdout.take() else { return };
@@ -268,7 +334,11 @@ fn is_second_placement(event: &Value) -> bool {
 }
 
 fn text(lines: &[String], key: &str) -> Option<String> {
-    lines.iter().rev().find_map(|line| line.strip_prefix(key)).map(|rest| rest.trim().to_owned())
+    lines
+        .iter()
+        .rev()
+        .find_map(|line| line.strip_prefix(key))
+        .map(|rest| rest.trim().to_owned())
 }
 
 fn number(lines: &[String], key: &str) -> Option<u64> {

@@ -44,14 +44,20 @@ pub(super) async fn replay(
     count: u64,
     speed_up: Option<u64>,
 ) -> Result<Value, DemoError> {
-    let wrong = |why: String| DemoError::Trace { path: path.display().to_string(), why };
+    let wrong = |why: String| DemoError::Trace {
+        path: path.display().to_string(),
+        why,
+    };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let arrivals = parse(&text, usize::try_from(count).unwrap_or(usize::MAX)).map_err(wrong)?;
     let (first, last) = (arrivals[0].at_s, arrivals[arrivals.len() - 1].at_s);
     let speed_up = speed_up.unwrap_or_else(|| ((last - first) / ARRIVALS_S).max(1));
     let cluster = Arc::new(LocalCluster::start(program, &three_zones()).await?);
     ready(&cluster).await?;
-    stage.say(&format!("{} arrivals, {speed_up} times faster than they were", arrivals.len()));
+    stage.say(&format!(
+        "{} arrivals, {speed_up} times faster than they were",
+        arrivals.len()
+    ));
 
     let clock = OsClock;
     let (began, room) = (clock.boot_ms(), Arc::new(Semaphore::new(REQUESTS_MAX)));
@@ -63,8 +69,13 @@ pub(super) async fn replay(
         let (cluster, room, devices) = (cluster.clone(), room.clone(), arrival.devices);
         requests.spawn(async move {
             let _permit = room.acquire_owned().await;
-            let (shape, life) = (format!("{devices}xany"), format!("{}.{:03}", life_ms / 1000, life_ms % 1000));
-            let arguments = ["lease", &shape, "--for", "1h", "--yes", "--detach", "--", "sleep", &life];
+            let (shape, life) = (
+                format!("{devices}xany"),
+                format!("{}.{:03}", life_ms / 1000, life_ms % 1000),
+            );
+            let arguments = [
+                "lease", &shape, "--for", "1h", "--yes", "--detach", "--", "sleep", &life,
+            ];
             cluster.json(&arguments).await.map(|_| ())
         });
     }
@@ -72,17 +83,29 @@ pub(super) async fn replay(
         done.map_err(|error| DemoError::Claim(error.to_string()))??;
     }
     let all = arrivals.len();
-    until(&cluster, &["cluster", "status"], "the end of every lease", WITHIN, |status| {
-        (status["leases"].as_u64() == Some(0)).then_some(())
-    })
+    until(
+        &cluster,
+        &["cluster", "status"],
+        "the end of every lease",
+        WITHIN,
+        |status| (status["leases"].as_u64() == Some(0)).then_some(()),
+    )
     .await?;
     let outcome = judge(&events(&cluster).await?)?;
     if outcome.completed != all {
-        return Err(DemoError::Claim(format!("{} of {all} leases completed: {:?}", outcome.completed, outcome.others)));
+        return Err(DemoError::Claim(format!(
+            "{} of {all} leases completed: {:?}",
+            outcome.completed, outcome.others
+        )));
     }
-    stage.say(&format!("{all} leases completed, {} micro-units billed, no device held twice", outcome.billed_micros));
-    Ok(json!({ "ok": true, "leases": all, "completed": outcome.completed, "double_runs": 0,
-               "bill_total_micros": outcome.billed_micros, "took_s": (clock.boot_ms() - began) / 1000 }))
+    stage.say(&format!(
+        "{all} leases completed, {} micro-units billed, no device held twice",
+        outcome.billed_micros
+    ));
+    Ok(
+        json!({ "ok": true, "leases": all, "completed": outcome.completed, "double_runs": 0,
+               "bill_total_micros": outcome.billed_micros, "took_s": (clock.boot_ms() - began) / 1000 }),
+    )
 }
 
 /// What the event stream alone tells.
@@ -138,14 +161,23 @@ fn judge(events: &[Value]) -> Result<Outcome, DemoError> {
 
 fn devices_of(placement: &Value) -> Vec<String> {
     let allocations = placement["allocations"].as_array().cloned().unwrap_or_default();
-    let devices = allocations.iter().flat_map(|allocation| allocation["devices"].as_array().cloned().unwrap_or_default());
-    devices.filter_map(|device| device.as_str().map(str::to_owned)).collect()
+    let devices = allocations
+        .iter()
+        .flat_map(|allocation| allocation["devices"].as_array().cloned().unwrap_or_default());
+    devices
+        .filter_map(|device| device.as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Reads the first `count` arrivals that ask for a card and have both times, in order of arrival.
 fn parse(text: &str, count: usize) -> Result<Vec<Arrival>, String> {
     let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().ok_or("the file is empty")?.trim_start_matches('\u{feff}').split(',').collect();
+    let header: Vec<&str> = lines
+        .next()
+        .ok_or("the file is empty")?
+        .trim_start_matches('\u{feff}')
+        .split(',')
+        .collect();
     let column = |name: &str| {
         let found = header.iter().position(|title| title.trim() == name);
         found.ok_or_else(|| format!("its first line has no column {name}"))
@@ -164,11 +196,19 @@ fn parse(text: &str, count: usize) -> Result<Vec<Arrival>, String> {
         }
         let devices = u32::try_from(number(cards)?).map_err(|_| format!("line {}: too many cards", at + 2))?;
         let (at_s, until_s) = (number(created)?, number(deleted)?);
-        arrivals.push(Arrival { devices, at_s, life_s: until_s.saturating_sub(at_s) });
+        arrivals.push(Arrival {
+            devices,
+            at_s,
+            life_s: until_s.saturating_sub(at_s),
+        });
     }
     arrivals.sort_by_key(|arrival| arrival.at_s);
     arrivals.truncate(count);
-    if arrivals.is_empty() { Err("it holds no arrival that asks for a card".to_owned()) } else { Ok(arrivals) }
+    if arrivals.is_empty() {
+        Err("it holds no arrival that asks for a card".to_owned())
+    } else {
+        Ok(arrivals)
+    }
 }
 
 #[cfg(test)]
@@ -179,9 +219,21 @@ mod tests {
 
     #[test]
     fn arrivals_are_read_in_order_and_without_those_that_ask_for_no_card() {
-        let text = format!("{HEADER}b,1,1,2,1000,,LS,Running,70,90,70\nnone,1,1,0,0,,LS,Running,1,2,1\na,1,1,1,460,A|B,LS,Running,5,105,5\n");
-        let expected =
-            vec![Arrival { devices: 1, at_s: 5, life_s: 100 }, Arrival { devices: 2, at_s: 70, life_s: 20 }];
+        let text = format!(
+            "{HEADER}b,1,1,2,1000,,LS,Running,70,90,70\nnone,1,1,0,0,,LS,Running,1,2,1\na,1,1,1,460,A|B,LS,Running,5,105,5\n"
+        );
+        let expected = vec![
+            Arrival {
+                devices: 1,
+                at_s: 5,
+                life_s: 100,
+            },
+            Arrival {
+                devices: 2,
+                at_s: 70,
+                life_s: 20,
+            },
+        ];
         assert_eq!(parse(&text, 9), Ok(expected.clone()));
         assert_eq!(parse(&text, 1), Ok(expected[..1].to_vec()));
     }
@@ -190,7 +242,11 @@ mod tests {
     fn a_file_that_is_no_trace_says_what_is_missing() {
         assert!(parse("", 1).unwrap_err().contains("empty"));
         assert!(parse("a,b\n", 1).unwrap_err().contains("num_gpu"));
-        assert!(parse(&format!("{HEADER}x,1,1,one,1,,,,1,2,1\n"), 1).unwrap_err().contains("line 2"));
+        assert!(
+            parse(&format!("{HEADER}x,1,1,one,1,,,,1,2,1\n"), 1)
+                .unwrap_err()
+                .contains("line 2")
+        );
     }
 
     #[test]

@@ -60,14 +60,25 @@ impl Lab {
             return Err(LabError::NotRoot);
         }
         for (program, package) in [("ip", "iproute2"), ("nft", "nftables"), ("nsenter", "util-linux")] {
-            if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+            if Command::new(program)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_err()
+            {
                 return Err(LabError::Missing { program, package });
             }
         }
         let pid = std::process::id();
-        let lab = Self { tag: format!("hf{pid}"), subnet: u8::try_from(pid % 250).unwrap_or_default(), nodes };
+        let lab = Self {
+            tag: format!("hf{pid}"),
+            subnet: u8::try_from(pid % 250).unwrap_or_default(),
+            nodes,
+        };
         let (tag, subnet) = (&lab.tag, lab.subnet);
-        let mut batch = format!("link add {tag}b type bridge\naddr add 10.213.{subnet}.1/24 dev {tag}b\nlink set {tag}b up\n");
+        let mut batch =
+            format!("link add {tag}b type bridge\naddr add 10.213.{subnet}.1/24 dev {tag}b\nlink set {tag}b up\n");
         for node in 0..nodes {
             let address = lab.address(node);
             batch += &format!(
@@ -105,7 +116,10 @@ impl Lab {
             Cut::Inbound => "input",
             Cut::Outbound => "output",
         };
-        let (way, enter) = (if cut == Cut::Inbound { "iifname" } else { "oifname" }, self.enter(node));
+        let (way, enter) = (
+            if cut == Cut::Inbound { "iifname" } else { "oifname" },
+            self.enter(node),
+        );
         let rules = format!(
             "table inet cut {{ chain all {{ type filter hook {hook} priority 0; policy accept; {way} \"eth0\" drop; }} }}\n"
         );
@@ -119,7 +133,11 @@ impl Lab {
     pub fn heal(&self, node: usize) -> Result<(), LabError> {
         let enter = self.enter(node);
         run("ip", &["link", "set", &format!("{}v{node}", self.tag), "up"], None)?;
-        run(&enter[0], &[&enter[1], "nft", "-f", "-"], Some("table inet cut\ndelete table inet cut\n"))
+        run(
+            &enter[0],
+            &[&enter[1], "nft", "-f", "-"],
+            Some("table inet cut\ndelete table inet cut\n"),
+        )
     }
 }
 
@@ -135,12 +153,21 @@ impl Drop for Lab {
 }
 
 fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<(), LabError> {
-    let failed = |text: String| LabError::Failed { command: format!("{program} {}", arguments.join(" ")), text };
+    let failed = |text: String| LabError::Failed {
+        command: format!("{program} {}", arguments.join(" ")),
+        text,
+    };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        stdin.write_all(input.as_bytes()).map_err(|error| failed(error.to_string()))?;
+        stdin
+            .write_all(input.as_bytes())
+            .map_err(|error| failed(error.to_string()))?;
     }
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     match output.status.success() {
