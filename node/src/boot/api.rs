@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
-use holdfast_storage::event_log::{EventLog, EventsError};
+use holdfast_storage::event_log::EventsError;
 use holdfast_storage::machine::state::State;
 use holdfast_storage::raft_log::RaftLog;
 use holdfast_storage::source::CommittedSource;
@@ -55,7 +55,6 @@ pub(super) struct Built<'a> {
     pub(super) replica: &'a Arc<NodeReplica>,
     pub(super) devices: &'a Devices,
     pub(super) log: &'a RaftLog<TokioRuntime>,
-    pub(super) events: EventLog,
     pub(super) clock: &'a Arc<dyn Clock>,
     pub(super) entropy: &'a Arc<dyn Entropy>,
 }

@@ -12,10 +12,11 @@ use holdfast_proto::id::{DeviceId, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::ReadState;
 use super::envelope::by_node;
 use super::node::NodeKeeper;
-use super::{ReadState, view};
 use crate::consensus::Propose;
+use crate::executor::assigned::duties;
 use crate::executor::core::{Authority, PrepareOrder};
 use crate::executor::duty::{Duties, RunKey};
 use crate::executor::outfit::CHECKPOINTS_DIR;
@@ -33,7 +34,6 @@ pub(super) struct ExecutorSurroundings {
     pub(super) devices: watch::Receiver<Vec<Device>>,
     pub(super) folder: PathBuf,
     pub(super) runtime: Handle,
-    pub(super) works: view::Works,
 }
 
 impl Surroundings for ExecutorSurroundings {
@@ -47,7 +47,7 @@ impl Surroundings for ExecutorSurroundings {
 
     fn duties(&mut self, runs: &[RunKey]) -> Arc<Duties> {
         let state = (self.state)();
-        let duties = self.works.duties(&state, self.me, runs);
+        let duties = duties(&state, self.me, runs);
         let local = |run: &RunKey| LocalRun {
             lease: run.lease,
             epoch: run.epoch,

@@ -12,7 +12,7 @@ use holdfast_proto::id::{BootId, Era, Incarnation, NodeId};
 use holdfast_proto::limits::NODE_QUIET_MS_MAX;
 use holdfast_proto::node::{BootProof, NodeRole, NodeSpec, NodeStatus};
 use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
-use holdfast_proto::time::Span;
+use holdfast_proto::time::{Span, Timestamp};
 use holdfast_storage::adapter::{Adapter, Folders};
 use holdfast_storage::disk::{Disk, RealDisk};
 use holdfast_storage::source::CommittedSource;
@@ -61,6 +61,8 @@ use crate::transfer::store::Store;
 const BULK_BYTES_PER_S: u64 = 1 << 30;
 /// The tenant that an operator's lease is for when it names none.
 const DEFAULT_TENANT: &str = "default";
+/// Time between two looks at what the event log may let go.
+const RETAIN_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait for a new node to be part of the cluster: it may have a snapshot to fetch.
 const MEMBER_WITHIN: Duration = Duration::from_secs(120);
 /// Longest wait for the log to take a planned silence; without a quorum nobody would be told anyway.
@@ -216,7 +218,7 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
     scheduler::start(me, &state, &source, replica.clone(), &clock);
     keep_authority_key(&parts, &beginning);
 
-    let stop = serve_api(&config, &beginning, &parts, &worker, &devices, &log, events)?;
+    let stop = serve_api(&config, &beginning, &parts, &devices, &log, events)?;
     if !wait_member(&parts, &beginning, incarnation, &mut stopped).await {
         let why = stopped
             .borrow()
@@ -513,7 +515,6 @@ fn start_executor(
         devices: devices.inventory(),
         folder,
         runtime: tokio::runtime::Handle::current(),
-        works: view::Works::default(),
     };
     let worker = Worker::start(core, parts.clock.clone(), surroundings).map_err(|error| failed(&error))?;
     let worker = Arc::new(worker);
@@ -588,7 +589,6 @@ fn serve_api(
     config: &Config,
     beginning: &Beginning,
     parts: &Shared,
-    worker: &Arc<Worker>,
     devices: &device::Devices,
     log: &raft_log::RaftLog<TokioRuntime>,
     events: event_log::EventLog,
@@ -602,11 +602,10 @@ fn serve_api(
         replica: &parts.replica,
         devices,
         log,
-        events,
         clock: &parts.clock,
         entropy: &parts.entropy,
     })?;
-    let _ = worker;
+    keep_events(config, parts, events);
     let listener = beginning
         .sockets
         .https
@@ -625,6 +624,26 @@ fn serve_api(
         }
     });
     Ok(stop)
+}
+
+/// Lets events go that are older, or more, than the configuration keeps; whole segments at a time.
+fn keep_events(config: &Config, parts: &Shared, events: event_log::EventLog) {
+    let (state, kept) = (parts.state.clone(), config.events.clone());
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(RETAIN_EVERY).await;
+            let age_ms = u64::from(kept.retention_days) * 24 * 3_600_000;
+            let retention = event_log::Retention {
+                bytes_max: kept.retention_mib << 20,
+                since: Timestamp(state().applied.stamp.0.saturating_sub(age_ms)),
+            };
+            let events = events.clone();
+            let retained = tokio::task::spawn_blocking(move || events.retain(retention)).await;
+            if let Ok(Err(error)) = retained {
+                tracing::warn!(%error, "old events could not be let go");
+            }
+        }
+    });
 }
 
 /// Waits until the applied state shows this start. A node that only resumes does not wait: its cluster may still be down.

@@ -1,19 +1,16 @@
 //! What the parts of a node read out of the applied state: each in the words of its own protocol.
 //!
-//! Only translation: no rule is decided here, and nothing is kept. `boot.rs` hands these to the node lease, the
-//! executor and the membership duty.
+//! Only translation: no rule is decided here, and nothing is kept. `boot.rs` hands these to the node lease and the
+//! membership duty.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_proto::id::{Epoch, LeaseId, NodeId};
-use holdfast_proto::lease::LeaseStatus;
+use holdfast_proto::id::{LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::time::Timestamp;
-use holdfast_storage::machine::state::{Lease, Member, Node, Placement, Run, State};
+use holdfast_storage::machine::state::{Node, State};
 
 use crate::consensus::membership::{Known, Picture};
-use crate::executor::duty::{Duties, Duty, MemberRun, RunKey, Standing, Work};
 use crate::nodelease::answerer::Quiet;
 use crate::nodelease::{Applied, ClusterView, NodeView, asker};
 
@@ -81,77 +78,5 @@ pub(super) fn picture(state: &State) -> Picture {
     Picture {
         nodes: state.nodes.values().map(known).collect(),
         voters: state.cluster.voters.clone(),
-    }
-}
-
-/// Keeps the unchanging part of each duty between two readings, so that a turn of the executor copies no workloads.
-#[derive(Debug, Default)]
-pub(super) struct Works(BTreeMap<(LeaseId, Epoch), Arc<Work>>);
-
-impl Works {
-    /// What the state asks of this node; `runs` are those that have a folder here.
-    pub(super) fn duties(&mut self, state: &State, me: NodeId, runs: &[RunKey]) -> Duties {
-        let mut duties = Duties::default();
-        for assignment in state.assignments(me) {
-            let key = (assignment.lease.id(), assignment.placement.epoch);
-            let make = || {
-                Arc::new(work_of(
-                    state,
-                    assignment.lease,
-                    assignment.placement,
-                    assignment.member,
-                ))
-            };
-            let work = self.0.entry(key).or_insert_with(make).clone();
-            duties.members.insert(
-                key,
-                duty(assignment.lease, assignment.placement, assignment.member, work),
-            );
-        }
-        self.0.retain(|key, _| duties.members.contains_key(key));
-        let leases = runs.iter().map(|run| run.lease);
-        duties.remembered = leases.filter(|lease| state.leases.get(lease).is_some()).collect();
-        duties
-    }
-}
-
-fn duty(lease: &Lease, placement: &Placement, member: &Member, work: Arc<Work>) -> Duty {
-    let standing = if placement.epoch != lease.epoch {
-        Standing::Replaced
-    } else if lease.end_reason().is_some() || placement.given_up {
-        Standing::Ending
-    } else if placement.attempt_runs() {
-        Standing::Current
-    } else if lease.status == LeaseStatus::Placed {
-        Standing::Waiting
-    } else {
-        Standing::Ending
-    };
-    let run = match &member.run {
-        Run::Idle => MemberRun::Idle,
-        Run::Accepted(by) => MemberRun::Accepted(*by),
-        Run::Started(_) => MemberRun::Started,
-        Run::Exited(_) => MemberRun::Exited,
-    };
-    Duty {
-        token: placement.token,
-        standing,
-        attempt: placement.attempt,
-        run,
-        prepared: member.prepared,
-        lost: member.lost.is_some(),
-        work,
-    }
-}
-
-fn work_of(state: &State, lease: &Lease, placement: &Placement, member: &Member) -> Work {
-    let members: Vec<NodeId> = placement.members.iter().map(|member| member.allocation.node).collect();
-    let leader = members.first().and_then(|node| state.nodes.get(node));
-    Work {
-        requested: lease.requested.clone(),
-        allocation: member.allocation.clone(),
-        leader_host: leader.map(|node| node.spec.address.host.clone()).unwrap_or_default(),
-        members,
-        restore: placement.restore.clone(),
     }
 }
