@@ -78,11 +78,27 @@ struct Fatal(String);
 /// Runs the node until it is told to stop, or cannot go on.
 pub(super) fn run(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<(), DaemonError> {
     beginning.keep(&config)?;
+    tell_log(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| DaemonError::failed(&error))?;
     let result = runtime.block_on(live(config, beginning, ready));
     runtime.shutdown_timeout(Duration::from_secs(2));
     result
+}
+
+/// Writes what the parts have to say to the standard error, as the configuration or `RUST_LOG` asks.
+fn tell_log(config: &Config) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&config.log.filter));
+    let told = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A second node in one process keeps the first one's.
+    let _ = if config.log.json {
+        told.json().try_init()
+    } else {
+        told.with_ansi(false).try_init()
+    };
 }
 
 /// What the parts of a running node share.
