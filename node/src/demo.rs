@@ -166,18 +166,10 @@ pub(crate) async fn until<T>(
 /// # Errors
 /// [`LocalError`] when they cannot be read.
 pub(crate) async fn events(cluster: &LocalCluster) -> Result<Vec<Value>, LocalError> {
-    let (mut all, mut after) = (Vec::new(), "0".to_owned());
-    loop {
-        let page = cluster.json(&["events", "--after", &after]).await?;
-        all.extend(events_of(&page));
-        match page["next"].as_str() {
-            Some(next) if page["end"] == false => next.clone_into(&mut after),
-            _ => return Ok(all),
-        }
-    }
+    Ok(events_of(&cluster.json(&["events", "--after", "0"]).await?))
 }
 
-/// The event records of a page that `holdfast events --json` printed.
-pub(crate) fn events_of(page: &Value) -> Vec<Value> {
-    page["events"].as_array().cloned().unwrap_or_default()
+/// The events that `holdfast events --json` printed.
+pub(crate) fn events_of(listed: &Value) -> Vec<Value> {
+    listed.as_array().cloned().unwrap_or_default()
 }

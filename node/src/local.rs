@@ -336,6 +336,13 @@ impl LocalCluster {
                 text,
             });
         }
+        // A command that lists events prints a line for each; they become one list.
+        let is_list = arguments.first() == Some(&"events");
+        let text = if is_list {
+            format!("[{}]", text.trim_end().replace('\n', ","))
+        } else {
+            text
+        };
         serde_json::from_str(&text).map_err(|_| LocalError::Output {
             command: arguments.join(" "),
             text,

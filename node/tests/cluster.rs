@@ -284,10 +284,7 @@ async fn a_node_without_a_leader_still_serves_the_committed_stream_and_says_how_
     cluster.kill_daemon(0).await;
     cluster.kill_daemon(1).await;
     let events = until(&cluster, &["events", "--after", "0", "--lease", &lease], |page| {
-        page["events"]
-            .as_array()
-            .filter(|events| !events.is_empty())
-            .map(Vec::len)
+        page.as_array().filter(|events| !events.is_empty()).map(Vec::len)
     })
     .await;
     assert!(events > 0);
