@@ -1,6 +1,9 @@
 //! Golden scripts: each file of `scripts/` is a sentence, commands, and under each command the events or the rejection
 //! that it was decided into. `UPDATE_SCRIPTS=1` rewrites the expectations; a person then reads the difference.
 //!
+//! `machine/streams.txt` holds a digest of the bytes of all events of each script: one log must be decided into the same
+//! events by every later version.
+//!
 //! After every command the invariants are checked; at the end of a script the log is replayed, the public stream is
 //! folded from nothing, and the state is encoded and decoded: all three must give the same state hash.
 
@@ -14,6 +17,7 @@ mod words;
 mod world;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use holdfast_proto::command::Command;
@@ -36,11 +40,15 @@ fn run_all() -> Coverage {
     let update = std::env::var_os("UPDATE_SCRIPTS").is_some();
     let mut coverage = Coverage::default();
     let mut differing = Vec::new();
+    let mut streams = String::new();
     for path in scripts() {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# "), "{} must open with a sentence", path.display());
         let played = match script::play(&text, &mut coverage) {
-            Ok(played) => played,
+            Ok((played, stream)) => {
+                writeln!(streams, "{stream} {}", path.file_name().unwrap().display()).unwrap();
+                played
+            }
             Err(error) => {
                 differing.push(format!("{}: {error}", path.display()));
                 continue;
@@ -55,7 +63,18 @@ fn run_all() -> Coverage {
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
+    check_streams(&streams, update);
     coverage
+}
+
+/// Compares the bytes of every event, of which a script shows only what a person wants to read.
+fn check_streams(streams: &str, update: bool) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/streams.txt");
+    if update {
+        std::fs::write(&path, streams).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(golden, streams, "a script's events have other bytes than before");
 }
 
 fn difference(expected: &str, played: &str) -> String {

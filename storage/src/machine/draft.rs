@@ -38,7 +38,7 @@ impl Draft {
 
     /// Adds an event, and folds it.
     pub(super) fn emit(&mut self, event: Event) {
-        let sub = u32::try_from(self.records.len()).expect("an entry's events are bounded by its gang's size");
+        let sub = u32::try_from(self.records.len()).expect("one entry decides far fewer events than that");
         let record = EventRecord {
             cursor: Cursor { index: self.index, sub },
             at: self.at,

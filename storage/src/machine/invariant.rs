@@ -226,4 +226,4 @@ fn indexes(state: &State, found: &mut Found) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

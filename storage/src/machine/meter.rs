@@ -114,3 +114,95 @@ pub(super) fn capped_at(lease: &Lease) -> Option<Timestamp> {
 fn device_time() -> MeterName {
     "device-time".parse().expect("a constant of the name's alphabet")
 }
+
+#[cfg(test)]
+mod tests {
+    use holdfast_proto::id::Epoch;
+
+    use super::super::invariant::tests::active;
+    use super::*;
+
+    /// Rate of the samples: one micro-unit for each millisecond.
+    const RATE: u64 = 3_600_000;
+
+    #[test]
+    fn a_line_charges_what_ran_within_time_and_cap() {
+        // (from, unpaid, suspended, expires, cap, at) -> (until, unpaid, amount)
+        for (given, expected) in [
+            ((0, 0, None, 9000, 9000, 5000), Some((5000, 0, 5000))),
+            ((1000, 0, None, 9000, 9000, 5000), Some((5000, 0, 4000))),
+            ((0, 700, None, 9000, 9000, 5000), Some((5000, 700, 4300))),
+            ((0, 0, Some(3000), 9000, 9000, 5000), Some((3000, 0, 3000))),
+            ((0, 0, None, 4000, 9000, 5000), Some((4000, 0, 4000))),
+            ((0, 0, None, 9000, 1234, 5000), Some((5000, 3766, 1234))),
+            ((0, 5000, None, 9000, 9000, 5000), None),
+            ((0, 6000, None, 9000, 9000, 5000), None),
+            ((5000, 0, None, 9000, 9000, 5000), None),
+        ] {
+            let (from, unpaid, suspended, expires, cap, at) = given;
+            let mut lease = active(RATE, Some(cap));
+            lease.expires = Some(Timestamp(expires));
+            lease.meter.open = Some(Stretch {
+                epoch: Epoch(1),
+                from: Timestamp(from),
+                unpaid: Span(unpaid),
+                suspended: suspended.map(Timestamp),
+                frozen: None,
+                micros_per_hour: RATE,
+                opened_at: Cursor::default(),
+            });
+            let line = line(&lease, Timestamp(at)).map(|line| (line.until.0, line.unpaid.0, line.amount_micros));
+            assert_eq!(line, expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_due_at_the_lesser_of_its_time_and_its_money() {
+        for (expires, cap, expected) in [
+            (Some(9000), None, Some((9000, EndReason::Expired))),
+            (Some(9000), Some(500), Some((1500, EndReason::Capped))),
+            (Some(1200), Some(500), Some((1200, EndReason::Expired))),
+            (None, None, None),
+        ] {
+            let mut lease = active(RATE, cap);
+            lease.expires = expires.map(Timestamp);
+            open(&mut lease, Timestamp(1000), Cursor::default());
+            assert_eq!(due(&lease), expected.map(|(at, reason)| (Timestamp(at), reason)));
+        }
+    }
+
+    #[test]
+    fn silence_pushes_the_cap_out_by_what_was_not_charged() {
+        let mut lease = active(RATE, Some(500));
+        open(&mut lease, Timestamp(1000), Cursor::default());
+        suspend(&mut lease, Timestamp(1100));
+        assert_eq!(due(&lease), None);
+        if let Some(open) = &mut lease.meter.open {
+            open.frozen = Some(Span(60));
+        }
+        resume(&mut lease, Timestamp(1200), Cursor::default());
+        assert_eq!(due(&lease), Some((Timestamp(1560), EndReason::Capped)));
+    }
+
+    #[test]
+    fn parts_of_a_moved_lease_are_each_rounded_once_and_add_up() {
+        // 13 moves, 250 minutes in all, at a rate that does not divide.
+        let mut lease = active(1_000_003, None);
+        let mut at = Timestamp(0);
+        for part in 1..=13 {
+            open(&mut lease, at, Cursor::default());
+            at = at.plus(Span(part * 7_777));
+            let line = line(&lease, at).expect("time has passed");
+            lease.meter.charged_micros += line.amount_micros;
+            lease.meter.lines.push(line);
+            at = at.plus(Span(5000));
+        }
+        let exact: u64 = (1..=13).map(|part| part * 7_777).sum::<u64>() * 1_000_003 / 3_600_000;
+        let sum: u64 = lease.meter.lines.iter().map(|line| line.amount_micros).sum();
+        assert_eq!(sum, lease.meter.charged_micros);
+        assert!(
+            sum.abs_diff(exact) <= 13,
+            "{sum} and {exact} differ by more than one rounding each"
+        );
+    }
+}

@@ -37,16 +37,18 @@ struct Player<'a> {
     refused: Option<(Words, String)>,
     last: Option<Envelope>,
     out: String,
+    stream: blake3::Hasher,
 }
 
-/// Plays a script and returns it as it should read.
-pub fn play(text: &str, coverage: &mut Coverage) -> Result<String, String> {
+/// Plays a script. Returns it as it should read, and a digest of the bytes of its events.
+pub fn play(text: &str, coverage: &mut Coverage) -> Result<(String, String), String> {
     let mut player = Player {
         world: World::default(),
         coverage,
         refused: None,
         last: None,
         out: String::new(),
+        stream: blake3::Hasher::new(),
     };
     for (at, line) in text.lines().enumerate() {
         if line.starts_with("  ") {
@@ -59,7 +61,7 @@ pub fn play(text: &str, coverage: &mut Coverage) -> Result<String, String> {
         }
     }
     verify(&player.world)?;
-    Ok(player.out)
+    Ok((player.out, player.stream.finalize().to_hex().to_string()))
 }
 
 impl Player<'_> {
@@ -116,6 +118,7 @@ impl Player<'_> {
         self.last = Some(envelope.clone());
         self.coverage.commands.insert(envelope.command.name().to_owned());
         for record in &applied.records {
+            self.stream.update(&record.encode());
             self.coverage.events.insert(record.event.name().to_owned());
             if let Event::LeaseRequested(requested) = &record.event {
                 self.world.leases.push(requested.lease);

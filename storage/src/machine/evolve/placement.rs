@@ -106,6 +106,9 @@ fn committed(state: &mut State, lease: LeaseId, placement: Placement) {
     }
     state.change_lease(lease, |lease| {
         lease.devices = now;
+        // States saved after the one that it resumes from are of a past that is given up; their steps come again.
+        let step = placement.restore.as_ref().map(|restore| restore.step);
+        lease.checkpoints.retain(|saved| Some(saved.step) <= step);
         lease.epoch = epoch;
         lease.reason = None;
         lease.enter(LeaseStatus::Placed, placement.granted);

@@ -109,6 +109,20 @@ fn starting(index: u64) -> Lease {
     lease
 }
 
+/// Makes a lease whose one member runs.
+pub(in super::super) fn active(micros_per_hour: u64, cap_micros: Option<u64>) -> Lease {
+    let mut lease = starting(1);
+    let mut requested = (*lease.requested).clone();
+    requested.terms.cap_micros = cap_micros;
+    lease.requested = Arc::new(requested);
+    lease.status = LeaseStatus::Active;
+    if let Some(placement) = &mut lease.placement {
+        placement.micros_per_hour = micros_per_hour;
+        placement.activated = true;
+    }
+    lease
+}
+
 /// Returns the numbers of the invariants that a state with these leases breaks.
 fn broken(leases: impl IntoIterator<Item = Lease>) -> Vec<u8> {
     let mut state = State::default();
