@@ -6,6 +6,7 @@
 //! here. The one rule: an endpoint exists only as a line of [`route::table`], which also makes the OpenAPI document and says whose token
 //! it takes.
 
+pub mod archive;
 pub mod auth;
 pub mod bill;
 pub mod body;
@@ -28,11 +29,12 @@ pub mod read;
 pub mod route;
 pub mod seam;
 pub mod server;
+pub mod source;
 pub mod tenant;
 pub mod token;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

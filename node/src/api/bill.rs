@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use holdfast_proto::event::Event;
-use holdfast_proto::id::Cursor;
+use holdfast_proto::id::{Cursor, LeaseId};
 use holdfast_proto::tariff::{ChargeLine, amount_micros};
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::state::Stretch;
 use serde::Deserialize;
 
 use super::Api;
+use super::archive;
 use super::auth::Caller;
 use super::cluster::currency_of;
 use super::problem::Failure;
@@ -42,7 +43,13 @@ pub async fn bill(
     Query(query): Query<BillQuery>,
 ) -> Result<Response, Failure> {
     let state = &reading.state;
-    let lease = caller.lease(state, &id)?;
+    let lease = match caller.lease(state, &id) {
+        Ok(lease) => lease,
+        Err(unknown) => {
+            let archived = archive::find(&api, &caller, id.parse()?).await?.ok_or(unknown)?;
+            return Ok(reading.answer(&archived.bill(state)));
+        }
+    };
     let charged = match query.explain {
         true => charges(&api, lease.id()).await?,
         false => BTreeMap::new(),
@@ -51,7 +58,12 @@ pub async fn bill(
         lease: lease.id(),
         currency: currency_of(state, lease.requested.tariff),
         tariff: lease.requested.tariff,
-        lines: lease.meter.lines.iter().map(|of| line(of, &charged)).collect(),
+        lines: lease
+            .meter
+            .lines
+            .iter()
+            .map(|line| charged_line(line, charged.get(&key(line)).copied()))
+            .collect(),
         total_micros: lease.meter.charged_micros,
         open: lease.meter.open.map(|stretch| running(&stretch, state.applied.stamp)),
         is_final: lease.status.is_ended(),
@@ -59,21 +71,29 @@ pub async fn bill(
     Ok(reading.answer(&bill))
 }
 
-/// The positions of a lease's charges, by the position that opened each stretch.
-async fn charges(api: &Api, lease: holdfast_proto::id::LeaseId) -> Result<BTreeMap<Cursor, Cursor>, Failure> {
+/// Tells the lines of one lease apart.
+type Key = (Cursor, Timestamp);
+
+fn key(line: &ChargeLine) -> Key {
+    (line.opened_at, line.until)
+}
+
+/// The positions of the events that charged a lease's lines.
+async fn charges(api: &Api, lease: LeaseId) -> Result<BTreeMap<Key, Cursor>, Failure> {
     let records = api
         .parts()
         .committed
         .lease_events(lease, Cursor::default(), EXPLAIN_EVENTS_MAX)
         .await?;
     let charged = records.iter().filter_map(|record| match &record.event {
-        Event::LeaseCharged(line) => Some((line.opened_at, record.cursor)),
+        Event::LeaseCharged(line) => Some((key(line), record.cursor)),
         _ => None,
     });
     Ok(charged.collect())
 }
 
-fn line(line: &ChargeLine, charged: &BTreeMap<Cursor, Cursor>) -> BillLine {
+/// A line as clients see it.
+pub fn charged_line(line: &ChargeLine, charged_at: Option<Cursor>) -> BillLine {
     BillLine {
         meter: line.meter.clone(),
         epoch: line.epoch.0,
@@ -83,7 +103,7 @@ fn line(line: &ChargeLine, charged: &BTreeMap<Cursor, Cursor>) -> BillLine {
         micros_per_hour: line.micros_per_hour,
         amount_micros: line.amount_micros,
         opened_at: line.opened_at,
-        charged_at: charged.get(&line.opened_at).copied(),
+        charged_at,
     }
 }
 

@@ -48,15 +48,13 @@ fn unreadable(api: &Api, rejection: &BytesRejection) -> Failure {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
-    match text
-        .strip_prefix("invalid type: ")
-        .or(text.strip_prefix("invalid value: "))
-    {
-        Some(rest) => rest
-            .rsplit_once(", ")
-            .map_or("a value of another type was expected", |(_, expected)| expected)
-            .to_owned(),
-        None => text.to_owned(),
+    let shows_value = ["invalid type: ", "invalid value: ", "unknown variant "]
+        .iter()
+        .any(|begin| text.starts_with(begin));
+    match text.split_once(", expected ") {
+        Some((_, expected)) if shows_value => format!("expected {expected}"),
+        _ if shows_value => "a value of another kind is expected".to_owned(),
+        _ => text.to_owned(),
     }
 }
 

@@ -15,6 +15,7 @@ use holdfast_storage::machine::state::{Lease, Member, Run, State as Machine};
 use serde::Deserialize;
 
 use super::Api;
+use super::archive;
 use super::auth::Caller;
 use super::body::{Named, Posted};
 use super::cluster::currency_of;
@@ -83,18 +84,7 @@ fn command(order: LeaseOrder, tenant: TenantId) -> CreateLease {
     CreateLease {
         tenant,
         kind: order.kind,
-        label: order.label,
-        request: ResourceRequest {
-            devices_min: order.devices,
-            devices_max: order.devices_max.unwrap_or(order.devices),
-            models: order.models,
-            same_model: order.same_model,
-            single_node: order.single_node,
-            cpu_milli_per_device: order.cpu_milli_per_device,
-            memory_mib_per_device: order.memory_mib_per_device,
-            zones: order.zones,
-            spread: order.spread,
-        },
+        label: order.label.clone(),
         terms: Terms {
             duration: Span(order.duration_ms),
             plan: order.plan,
@@ -104,12 +94,28 @@ fn command(order: LeaseOrder, tenant: TenantId) -> CreateLease {
             grace: Span(order.grace_ms),
         },
         workload: Workload {
-            command: order.command,
-            environment: order.environment.into_iter().collect(),
-            folder: order.folder,
+            command: order.command.clone(),
+            environment: order.environment.clone().into_iter().collect(),
+            folder: order.folder.clone(),
             image: None,
             checkpoints: order.checkpoints,
         },
+        request: resources(order),
+    }
+}
+
+/// Which devices an order asks for, as the log knows it.
+pub fn resources(order: LeaseOrder) -> ResourceRequest {
+    ResourceRequest {
+        devices_min: order.devices,
+        devices_max: order.devices_max.unwrap_or(order.devices),
+        models: order.models,
+        same_model: order.same_model,
+        single_node: order.single_node,
+        cpu_milli_per_device: order.cpu_milli_per_device,
+        memory_mib_per_device: order.memory_mib_per_device,
+        zones: order.zones,
+        spread: order.spread,
     }
 }
 
@@ -130,7 +136,12 @@ pub struct ListQuery {
         ("limit" = Option<u32>, Query, description = "At most this many; 100 when absent, 1000 at most"),
         ("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
     responses((status = 200, description = "Leases", body = LeaseList)))]
-pub async fn list(caller: Caller, reading: Reading, Query(query): Query<ListQuery>) -> Result<Response, Failure> {
+pub async fn list(
+    State(api): State<Api>,
+    caller: Caller,
+    reading: Reading,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Failure> {
     let tenant: Option<Name> = query.tenant.as_deref().map(str::parse).transpose()?;
     let limit = query.limit.unwrap_or(LIST_DEFAULT).min(LIST_MAX);
     let state = &reading.state;
@@ -148,6 +159,9 @@ pub async fn list(caller: Caller, reading: Reading, Query(query): Query<ListQuer
             break;
         }
     }
+    if query.ended && leases.len() < limit {
+        leases.extend(archive::list(&api, &caller, tenant, state, limit - leases.len()).await?);
+    }
     Ok(reading.answer(&LeaseList { leases }))
 }
 
@@ -156,9 +170,21 @@ pub async fn list(caller: Caller, reading: Reading, Query(query): Query<ListQuer
     params(("lease" = String, Path, description = "Its id"),
         ("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
     responses((status = 200, description = "The lease", body = LeaseView)))]
-pub async fn show(caller: Caller, reading: Reading, Path(id): Path<String>) -> Result<Response, Failure> {
-    let lease = caller.lease(&reading.state, &id)?;
-    Ok(reading.answer(&view(&reading.state, lease)))
+pub async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    reading: Reading,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let state = &reading.state;
+    let view = match caller.lease(state, &id) {
+        Ok(lease) => view(state, lease),
+        Err(unknown) => archive::find(&api, &caller, id.parse()?)
+            .await?
+            .ok_or(unknown)?
+            .view(state),
+    };
+    Ok(reading.answer(&view))
 }
 
 /// Gives a lease back: its work is stopped, and nothing more is charged once that is proven.
@@ -214,7 +240,10 @@ pub async fn history(
     Path(id): Path<String>,
     Query(query): Query<HistoryQuery>,
 ) -> Result<Response, Failure> {
-    let lease = caller.lease(&reading.state, &id)?.id();
+    let lease: LeaseId = id.parse()?;
+    if let Err(unknown) = caller.lease(&reading.state, &id) {
+        archive::find(&api, &caller, lease).await?.ok_or(unknown)?;
+    }
     let after: Cursor = query.after.as_deref().map(str::parse).transpose()?.unwrap_or_default();
     let records = api.parts().committed.lease_events(lease, after, HISTORY_MAX).await?;
     let next = records.last().map_or(after, |record| record.cursor);

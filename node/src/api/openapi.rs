@@ -60,6 +60,7 @@ pub fn openapi() -> OpenApi {
 /// Adds what is the same for all endpoints: who may call, and how failures look.
 fn documented(route: Route) -> (String, HttpMethod, Operation) {
     let mut operation = route.operation;
+    operation.operation_id = Some(name_of(&route.method, &route.path));
     let problem = ContentBuilder::new()
         .schema(Some(Ref::from_schema_name("Problem")))
         .build();
@@ -75,4 +76,18 @@ fn documented(route: Route) -> (String, HttpMethod, Operation) {
         operation.security = Some(vec![SecurityRequirement::new("bearer", Vec::<String>::new())]);
     }
     (route.path, route.method, operation)
+}
+
+/// The name that generated clients give an operation: its method and the words of its path.
+fn name_of(method: &HttpMethod, path: &str) -> String {
+    let verb = match method {
+        HttpMethod::Post => "post",
+        HttpMethod::Put => "put",
+        HttpMethod::Delete => "delete",
+        _ => "get",
+    };
+    let words = path
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty() && *word != "v1");
+    std::iter::once(verb).chain(words).collect::<Vec<_>>().join("_")
 }

@@ -21,11 +21,14 @@ pub struct Failure(Box<Problem>);
 impl Failure {
     /// A problem of the interface's own.
     pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
+        // A detail may repeat a part of the request; no reader's screen is to be moved by it.
+        let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let detail = detail.into().chars().map(plain).collect();
         Self(Box::new(Problem {
             kind: format!("urn:holdfast:problem:{code}"),
             title: code.replace('-', " "),
             status: status.as_u16(),
-            detail: detail.into(),
+            detail,
             code: code.to_owned(),
             request: None,
             index: None,

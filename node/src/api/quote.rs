@@ -15,7 +15,7 @@ use holdfast_storage::machine::state::State as Machine;
 use super::Api;
 use super::auth::Caller;
 use super::body::Posted;
-use super::lease::tenant_of;
+use super::lease::{resources, tenant_of};
 use super::problem::Failure;
 use super::read::fresh;
 use crate::wire::lease::{LeaseOrder, Offer, Quote};
@@ -54,7 +54,7 @@ pub fn price(state: &Machine, order: &LeaseOrder) -> Result<Quote, Rejection> {
         let allowed = format!("{} to {}", Span(LEASE_DURATION_MS_MIN), Span(LEASE_DURATION_MS_MAX));
         return Err(out_of_range("duration", order.duration_ms, allowed));
     }
-    let present = models(state);
+    let present = state.models();
     let wanted = if order.models.is_empty() {
         present.clone()
     } else {
@@ -65,6 +65,13 @@ pub fn price(state: &Machine, order: &LeaseOrder) -> Result<Quote, Rejection> {
         return Err(Rejection::ModelUnknown {
             asked: order.models.clone(),
             present,
+        });
+    }
+    let most = state.most_that_fits(&resources(order.clone()));
+    if most < order.devices {
+        return Err(Rejection::CannotFit {
+            asked: order.devices,
+            most,
         });
     }
     let empty = Tariff {
@@ -116,10 +123,4 @@ fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> 
         free: u32::try_from(free).unwrap_or(u32::MAX),
         capped_after_ms: cap.and_then(|cap| affordable(cap, micros_per_hour)).map(|span| span.0),
     })
-}
-
-/// Models of all devices, ordered.
-fn models(state: &Machine) -> Vec<Name> {
-    let models: std::collections::BTreeSet<&Name> = state.devices.values().map(|slot| &slot.device.model).collect();
-    models.into_iter().cloned().collect()
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_proto::event::EventRecord;
-use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId};
+use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId, TenantId};
 use holdfast_proto::rejection::Rejection;
+use holdfast_storage::index::EndedLease;
 use holdfast_storage::machine::state::State;
 
 use crate::join::{JoinAnswer, JoinRequest};
@@ -54,6 +55,21 @@ pub trait Committed: Send + Sync + 'static {
                 }
             }
         })
+    }
+
+    /// Leases that have ended and that the state may have forgotten, newest end first. The default remembers none.
+    fn ended(
+        &self,
+        _tenant: Option<TenantId>,
+        _before: Option<Cursor>,
+        _limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<EndedLease>, HistoryError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// A lease that has ended and that the state may have forgotten. The default remembers none.
+    fn ended_lease(&self, _lease: LeaseId) -> BoxFuture<'_, Result<Option<EndedLease>, HistoryError>> {
+        Box::pin(async { Ok(None) })
     }
 }
 

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_proto::event::EventRecord;
-use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId};
+use holdfast_proto::id::{Epoch, LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
-use holdfast_storage::event_log::EventsError;
-use holdfast_storage::machine::state::State;
+use holdfast_storage::event_log::EventLog;
+use holdfast_storage::index::Index;
 use holdfast_storage::raft_log::RaftLog;
 use holdfast_storage::source::CommittedSource;
 use openraft_rt_tokio::TokioRuntime;
@@ -21,11 +20,9 @@ use super::device::Devices;
 use super::envelope::by_node;
 use super::found::Beginning;
 use super::node::NodeReplica;
-use crate::api::seam::{
-    Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource,
-    Standing,
-};
-use crate::api::{Api, Limits, Parts};
+use crate::api::seam::{Admit, AdmitError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing};
+use crate::api::source::Indexed;
+use crate::api::{Api, Parts, forward};
 use crate::cli::daemon::DaemonError;
 use crate::config::Config;
 use crate::consensus::leadership::Lead;
@@ -42,8 +39,8 @@ use crate::telemetry::exposition::{Exposition, Kind};
 
 /// How often a running log is looked at for more.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Longest wait for more output within one request.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Looks for more output within one request: 5 s of them.
+const LOOKS_MAX: u32 = 100;
 
 /// What the interface is built from.
 pub(super) struct Built<'a> {
@@ -52,6 +49,7 @@ pub(super) struct Built<'a> {
     pub(super) me: NodeId,
     pub(super) state: &'a ReadState,
     pub(super) source: &'a Arc<dyn CommittedSource>,
+    pub(super) events: &'a EventLog,
     pub(super) replica: &'a Arc<NodeReplica>,
     pub(super) devices: &'a Devices,
     pub(super) log: &'a RaftLog<TokioRuntime>,
@@ -64,37 +62,21 @@ pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
     let identity = &from.beginning.identity;
     let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
     let tls = https_client(identity.authority(), identity.cluster).map_err(|error| failed(&error))?;
-    let peers = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .https_only(true)
-        .no_proxy()
-        .build();
-    let settings = &from.config.api;
-    let limits = Limits {
-        in_flight_max: settings.in_flight_max,
-        streams_max: settings.streams_max,
-        header_timeout: Duration::from_millis(settings.header_timeout_ms),
-        request_timeout: Duration::from_millis(settings.request_timeout_ms),
-        ..Limits::default()
-    };
+    let peers = forward::peers(tls);
+    let index = Index::new(&from.beginning.folder.part("index"), from.events.clone());
     let metrics: Vec<Arc<dyn MetricSource>> = vec![
         Arc::new(DeviceMetrics {
             telemetry: from.devices.telemetry(),
             host: from.beginning.label.to_string(),
         }),
-        Arc::new(JournalMetrics {
-            log: from.log.clone(),
-            state: from.state.clone(),
-        }),
+        Arc::new(JournalMetrics { log: from.log.clone() }),
     ];
     Ok(Api::new(Parts {
         node: from.me,
         authority: identity.authority_fingerprint().map_err(|error| failed(&error))?,
         propose: from.replica.clone(),
         linearize: from.replica.clone(),
-        committed: Arc::new(CommittedHere {
-            source: from.source.clone(),
-        }),
+        committed: Indexed::start(from.source.clone(), index),
         standing: Arc::new(StandingHere::new(from.replica.clone(), from.clock.clone())),
         logs: Arc::new(LogsHere {
             folder: from.beginning.folder.part("executor"),
@@ -106,57 +88,8 @@ pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
         peers: peers.map_err(|error| failed(&error))?,
         clock: from.clock.clone(),
         entropy: from.entropy.clone(),
-        limits,
+        limits: from.config.limits(),
     }))
-}
-
-/// State and events of this replica.
-struct CommittedHere {
-    source: Arc<dyn CommittedSource>,
-}
-
-impl Committed for CommittedHere {
-    fn state(&self) -> Arc<State> {
-        self.source.state()
-    }
-
-    fn advanced(&self, index: u64) -> BoxFuture<'_, ()> {
-        let mut applied = self.source.applied();
-        Box::pin(async move {
-            if applied.reached(index.saturating_add(1)).await.is_none() {
-                std::future::pending::<()>().await;
-            }
-        })
-    }
-
-    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
-        let source = self.source.clone();
-        Box::pin(async move {
-            // Old events are read from disk, which must not hold up a worker of the runtime.
-            let read = tokio::task::spawn_blocking(move || source.events(after, limit)).await;
-            let read = read.map_err(|error| HistoryError::Failed {
-                reason: error.to_string(),
-            })?;
-            match read {
-                Ok(events) => Ok(events.iter().map(|event| (**event).clone()).collect()),
-                Err(EventsError::Compacted { gone }) => Err(HistoryError::Compacted { through: gone }),
-                Err(error) => Err(HistoryError::Failed {
-                    reason: error.to_string(),
-                }),
-            }
-        })
-    }
-
-    fn grown(&self, after: Cursor) -> BoxFuture<'_, ()> {
-        let (source, mut applied) = (self.source.clone(), self.source.applied());
-        Box::pin(async move {
-            while source.state().cluster.cursor <= after {
-                if applied.changed().await.is_none() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        })
-    }
 }
 
 /// Who leads, as this replica knows.
@@ -277,15 +210,14 @@ impl LogsHere {
 impl Logs for LogsHere {
     fn read(&self, request: LogRequest) -> BoxFuture<'_, Result<LogChunk, LogError>> {
         Box::pin(async move {
-            let until = tokio::time::Instant::now() + WAIT_MAX;
-            loop {
+            for _ in 0..LOOKS_MAX {
                 let chunk = self.look(&request)?;
-                let more_may_come = chunk.bytes.is_empty() && !chunk.ended && request.wait;
-                if !more_may_come || tokio::time::Instant::now() >= until {
+                if !chunk.bytes.is_empty() || chunk.ended || !request.wait {
                     return Ok(chunk);
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }
+            self.look(&request)
         })
     }
 }
@@ -369,7 +301,6 @@ impl MetricSource for DeviceMetrics {
 /// The Raft log's series.
 struct JournalMetrics {
     log: RaftLog<TokioRuntime>,
-    state: ReadState,
 }
 
 impl MetricSource for JournalMetrics {
@@ -388,12 +319,6 @@ impl MetricSource for JournalMetrics {
             "Entries that those syncs made durable.",
         );
         text.sample(&[], stats.entries);
-        text.family(
-            "holdfast_applied_index",
-            Kind::Gauge,
-            "Log index of the last applied entry.",
-        );
-        text.sample(&[], (self.state)().applied.index);
         out.push_str(&text.into_text());
     }
 }

@@ -615,6 +615,7 @@ fn serve_api(
         me: parts.me,
         state: &parts.state,
         source: &parts.source,
+        events: &events,
         replica: &parts.replica,
         devices,
         log,

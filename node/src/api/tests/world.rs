@@ -287,6 +287,7 @@ impl World {
         }
     }
 
+    /// Makes the cluster and its one node.
     fn found(&self, port: u16) {
         let address = NodeAddress {
             host: "127.0.0.1".to_owned(),
@@ -294,17 +295,48 @@ impl World {
             lease_port: 1,
             bulk_port: 2,
         };
+        let init = InitCluster {
+            cluster: self.cluster,
+            era: Era(0),
+            node: self.spec(address.clone()),
+            operator: self.operator_token(),
+            tariff: tariff(),
+        };
+        self.say(Command::InitCluster(Box::new(init)));
+
+        let (node, incarnation) = (self.node, Incarnation(1));
+        self.say(Command::RegisterNode {
+            node,
+            incarnation,
+            replaces: None,
+            boot: BootProof {
+                boot: BootId([1; 16]),
+                boot_ms: 5,
+            },
+            address,
+        });
+        self.say(Command::ReportInventory {
+            node,
+            incarnation,
+            inventory: inventory(),
+        });
+    }
+
+    fn spec(&self, address: NodeAddress) -> NodeSpec {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.node.0.to_be_bytes());
-        let spec = NodeSpec {
+        NodeSpec {
             node: self.node,
             label: name("n1"),
             zone: name("a"),
             role: NodeRole::Replica,
-            address: address.clone(),
+            address,
             key: Digest(key),
-        };
-        let operator = AccessToken {
+        }
+    }
+
+    fn operator_token(&self) -> AccessToken {
+        AccessToken {
             token: self.operator.id,
             secret: self.operator.digest(),
             role: Role::Operator,
@@ -312,61 +344,7 @@ impl World {
             project: None,
             note: "the first".to_owned(),
             expires: None,
-        };
-        let price = |model: &str, micros| Price {
-            model: name(model),
-            plan: Plan::OnDemand,
-            micros_per_device_hour: micros,
-        };
-        let prices = vec![price("a100", 1_500_000), price("h100", 2_500_000)];
-        let tariff = Tariff {
-            version: 1,
-            currency: "USD".to_owned(),
-            prices,
-        };
-        let init = InitCluster {
-            cluster: self.cluster,
-            era: Era(0),
-            node: spec,
-            operator,
-            tariff,
-        };
-        self.say(Command::InitCluster(Box::new(init)));
-
-        let boot = BootProof {
-            boot: BootId([1; 16]),
-            boot_ms: 5,
-        };
-        let incarnation = Incarnation(1);
-        self.say(Command::RegisterNode {
-            node: self.node,
-            incarnation,
-            replaces: None,
-            boot,
-            address,
-        });
-        let device = |at: u8| Device {
-            id: DeviceId([at; 16]),
-            kind: DeviceKind::Gpu,
-            model: name("h100"),
-            memory_mib: 81_559,
-            compute_capability: 90,
-            island: 0,
-            numa: None,
-        };
-        let inventory = Inventory {
-            devices: (1..=DEVICES).map(device).collect(),
-            cpu_milli: 64_000,
-            memory_mib: 512_000,
-            isolation: IsolationLevel::Descendants,
-            version: "test".to_owned(),
-            simulated: true,
-        };
-        self.say(Command::ReportInventory {
-            node: self.node,
-            incarnation,
-            inventory,
-        });
+        }
     }
 
     /// Places a lease on the one node and runs it.
@@ -521,4 +499,37 @@ pub(crate) fn name(text: &str) -> Name {
 /// The header of a token.
 pub(crate) fn shown(bearer: &Bearer) -> String {
     format!("Bearer {}", bearer.reveal().expose())
+}
+
+fn tariff() -> Tariff {
+    let price = |model: &str, micros_per_device_hour| Price {
+        model: name(model),
+        plan: Plan::OnDemand,
+        micros_per_device_hour,
+    };
+    Tariff {
+        version: 1,
+        currency: "USD".to_owned(),
+        prices: vec![price("a100", 1_500_000), price("h100", 2_500_000)],
+    }
+}
+
+fn inventory() -> Inventory {
+    let device = |at: u8| Device {
+        id: DeviceId([at; 16]),
+        kind: DeviceKind::Gpu,
+        model: name("h100"),
+        memory_mib: 81_559,
+        compute_capability: 90,
+        island: 0,
+        numa: None,
+    };
+    Inventory {
+        devices: (1..=DEVICES).map(device).collect(),
+        cpu_milli: 64_000,
+        memory_mib: 512_000,
+        isolation: IsolationLevel::Descendants,
+        version: "test".to_owned(),
+        simulated: true,
+    }
 }

@@ -187,7 +187,7 @@ async fn bad_orders_are_refused_with_what_would_be_right_and_have_no_effect() {
         (order(u32::from(DEVICES) + 1), "cannot-fit", "8"),
         (unknown, "model-unknown", "h100"),
         (zero_time, "out-of-range", "1"),
-        (endless, "out-of-range", "400"),
+        (endless, "out-of-range", "9600h"),
         (hostile, "out-of-range", ""),
     ] {
         let error = client
