@@ -388,3 +388,13 @@ fn a_command_that_does_not_exist_is_reported_as_a_failed_launch() {
         "{exit:?}"
     );
 }
+
+#[test]
+fn what_was_only_prepared_when_the_daemon_died_is_prepared_anew() {
+    let mut node = Node::new("prepared");
+    std::fs::create_dir_all(node.folder_of(first()).join("checkpoints/half-restored")).unwrap();
+    node.start(7);
+    assert!(!node.folder_of(first()).exists());
+    node.place("ls $HOLDFAST_CHECKPOINT_DIR | wc -l; exit 0");
+    assert_eq!(node.wait_exit(), (first(), Exit::Code(0)));
+}

@@ -97,6 +97,35 @@ fn start(node: NodeId, disk: &MemoryDisk, incarnation: Incarnation, model: Model
     Core::new(outfit, incarnation, folder, model, journal).unwrap()
 }
 
+fn init(first: NodeId) -> InitCluster {
+    let operator = AccessToken {
+        token: TokenId(1),
+        secret: Digest([1; 32]),
+        role: Role::Operator,
+        tenant: None,
+        project: None,
+        note: "operator".into(),
+        expires: None,
+    };
+    let price = Price {
+        model: "h100".parse().unwrap(),
+        plan: Plan::OnDemand,
+        micros_per_device_hour: 3_600_000,
+    };
+    let tariff = Tariff {
+        version: 1,
+        currency: "USD".into(),
+        prices: vec![price],
+    };
+    InitCluster {
+        cluster: ClusterId([9; 16]),
+        era: Era(0),
+        node: spec(first),
+        operator,
+        tariff,
+    }
+}
+
 impl Cluster {
     /// Three nodes with a device each.
     fn new() -> Self {
@@ -107,34 +136,8 @@ impl Cluster {
             nodes: BTreeMap::new(),
             events: Vec::new(),
         };
-        let token = AccessToken {
-            token: TokenId(1),
-            secret: Digest([1; 32]),
-            role: Role::Operator,
-            tenant: None,
-            project: None,
-            note: "operator".into(),
-            expires: None,
-        };
-        let price = Price {
-            model: "h100".parse().unwrap(),
-            plan: Plan::OnDemand,
-            micros_per_device_hour: 3_600_000,
-        };
-        let tariff = Tariff {
-            version: 1,
-            currency: "USD".into(),
-            prices: vec![price],
-        };
         let first = NodeId(1);
-        let init = InitCluster {
-            cluster: ClusterId([9; 16]),
-            era: Era(0),
-            node: spec(first),
-            operator: token,
-            tariff,
-        };
-        cluster.node_says(first, Command::InitCluster(Box::new(init)));
+        cluster.node_says(first, Command::InitCluster(Box::new(init(first))));
         let quota = Quota { devices_max: 100 };
         cluster.operator_says(Command::SetTenant {
             tenant: "blue".parse().unwrap(),

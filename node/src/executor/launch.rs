@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -67,11 +67,16 @@ impl Launcher {
         self.folder.join(format!("{FOLDER_PREFIX}{run}"))
     }
 
+    /// Whether no supervisor was ever started for a run. Its folder may exist: preparation comes before the launch.
+    pub fn is_unclaimed(&self, run: &str) -> bool {
+        !self.folder_of(run).join(CLAIM_FILE).exists()
+    }
+
     /// Starts the attempt and returns once its program executes or is known not to. Launched before: what became of it.
     pub fn launch(&self, spec: &Spec) -> Result<Found, LaunchError> {
         spec.validate().map_err(LaunchError::Spec)?;
         let folder = self.folder_of(&spec.run);
-        if !folder.join(CLAIM_FILE).exists() {
+        if self.is_unclaimed(&spec.run) {
             prepare(&folder, spec).map_err(|error| LaunchError::Folder(folder.clone(), error))?;
             self.start(&folder)?;
         }
@@ -116,8 +121,11 @@ fn record_exists(folder: &Path) -> bool {
 
 fn prepare(folder: &Path, spec: &Spec) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+        // Made by the preparation, perhaps for everybody; the spec holds the tenant's environment.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        }
+        result => result?,
     }
     record::write_atomic(folder, SPEC_FILE, spec)
 }

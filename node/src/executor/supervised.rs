@@ -128,10 +128,16 @@ impl Processes for Supervised {
                 return BTreeMap::new();
             }
         };
-        let runs: Vec<RunKey> = runs.iter().filter_map(|run| run.parse().ok()).collect();
-        runs.into_iter()
-            .map(|run| (run, self.look(run, super::attach::ANSWER_TIMEOUT)))
-            .collect()
+        let mut found = BTreeMap::new();
+        for run in runs.iter().filter_map(|run| run.parse::<RunKey>().ok()) {
+            if self.launcher.is_unclaimed(&run.to_string()) {
+                // Prepared by a daemon start that is over, and never spawned: whoever comes next prepares anew.
+                self.discard(run);
+                continue;
+            }
+            found.insert(run, self.look(run, super::attach::ANSWER_TIMEOUT));
+        }
+        found
     }
 
     fn launch(&mut self, run: RunKey, spec: &Spec) -> Observed {
