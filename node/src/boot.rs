@@ -9,10 +9,14 @@ mod device;
 mod envelope;
 mod executor;
 mod found;
+mod genesis;
 mod lease;
+mod link;
 mod node;
 mod scheduler;
+mod storage;
 mod view;
+mod work;
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -9,17 +9,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast_proto::id::{Epoch, LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
-use holdfast_storage::event_log::EventLog;
 use holdfast_storage::index::Index;
 use holdfast_storage::raft_log::RaftLog;
-use holdfast_storage::source::CommittedSource;
 use openraft_rt_tokio::TokioRuntime;
 
 use super::ReadState;
 use super::device::Devices;
 use super::envelope::by_node;
 use super::found::Beginning;
-use super::node::NodeReplica;
+use super::node::{NodeReplica, Shared};
+use super::storage::Storage;
 use crate::api::seam::{Admit, AdmitError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing};
 use crate::api::source::Indexed;
 use crate::api::{Api, Parts, forward};
@@ -27,68 +26,88 @@ use crate::cli::daemon::DaemonError;
 use crate::config::Config;
 use crate::consensus::leadership::Lead;
 use crate::consensus::{Outcome, Propose};
-use crate::env::{Clock, Entropy};
+use crate::env::Clock;
 use crate::executor::duty::RunKey;
 use crate::executor::supervisor::output::{output_end, read_output};
 use crate::identity::Identity;
 use crate::identity::authority::Authority;
 use crate::identity::secret::Secret;
 use crate::join::{JoinAnswer, JoinRequest, Peer};
-use crate::net::tls::https_client;
+use crate::net::tls::{https_client, https_server};
 use crate::telemetry::exposition::{Exposition, Kind};
+use tokio::sync::watch;
 
 /// How often a running log is looked at for more.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Looks for more output within one request: 5 s of them.
 const LOOKS_MAX: u32 = 100;
 
-/// What the interface is built from.
-pub(super) struct Built<'a> {
-    pub(super) config: &'a Config,
-    pub(super) beginning: &'a Beginning,
-    pub(super) me: NodeId,
-    pub(super) state: &'a ReadState,
-    pub(super) source: &'a Arc<dyn CommittedSource>,
-    pub(super) events: &'a EventLog,
-    pub(super) replica: &'a Arc<NodeReplica>,
-    pub(super) devices: &'a Devices,
-    pub(super) log: &'a RaftLog<TokioRuntime>,
-    pub(super) clock: &'a Arc<dyn Clock>,
-    pub(super) entropy: &'a Arc<dyn Entropy>,
+/// Builds the interface and serves it until the sender says true, or is dropped.
+pub(super) fn start(
+    config: &Config,
+    beginning: &Beginning,
+    shared: &Shared,
+    storage: &Storage,
+    devices: &Devices,
+) -> Result<watch::Sender<bool>, DaemonError> {
+    let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
+    let built = build(config, beginning, shared, storage, devices)?;
+    let listener = beginning.sockets.https.try_clone().map_err(|error| failed(&error))?;
+    let tls = https_server(&beginning.identity).map_err(|error| failed(&error))?;
+    let (stop, mut stopping) = watch::channel(false);
+    let stopper = shared.stopper.clone();
+    tokio::spawn(async move {
+        let stopped = async move {
+            // A dropped sender stops it too.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        if let Err(error) = crate::api::server::serve(&built, listener, tls, stopped).await {
+            stopper.stop(format!("the HTTPS interface has stopped: {error}"));
+        }
+    });
+    Ok(stop)
 }
 
 /// Builds the interface.
-pub(super) fn build(from: &Built<'_>) -> Result<Api, DaemonError> {
-    let identity = &from.beginning.identity;
+fn build(
+    config: &Config,
+    beginning: &Beginning,
+    shared: &Shared,
+    storage: &Storage,
+    devices: &Devices,
+) -> Result<Api, DaemonError> {
+    let identity = &beginning.identity;
     let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
     let tls = https_client(identity.authority(), identity.cluster).map_err(|error| failed(&error))?;
     let peers = forward::peers(tls);
-    let index = Index::new(&from.beginning.folder.part("index"), from.events.clone());
+    let index = Index::new(&beginning.folder.part("index"), storage.events.clone());
     let metrics: Vec<Arc<dyn MetricSource>> = vec![
         Arc::new(DeviceMetrics {
-            telemetry: from.devices.telemetry(),
-            host: from.beginning.label.to_string(),
+            telemetry: devices.telemetry(),
+            host: beginning.label.to_string(),
         }),
-        Arc::new(JournalMetrics { log: from.log.clone() }),
+        Arc::new(JournalMetrics {
+            log: storage.log.clone(),
+        }),
     ];
     Ok(Api::new(Parts {
-        node: from.me,
+        node: shared.me,
         authority: identity.authority_fingerprint().map_err(|error| failed(&error))?,
-        propose: from.replica.clone(),
-        linearize: from.replica.clone(),
-        committed: Indexed::start(from.source.clone(), index),
-        standing: Arc::new(StandingHere::new(from.replica.clone(), from.clock.clone())),
+        propose: shared.replica.clone(),
+        linearize: shared.replica.clone(),
+        committed: Indexed::start(shared.source.clone(), index),
+        standing: Arc::new(StandingHere::new(shared.replica.clone(), shared.clock.clone())),
         logs: Arc::new(LogsHere {
-            folder: from.beginning.folder.part("executor"),
-            me: from.me,
-            state: from.state.clone(),
+            folder: beginning.folder.part("executor"),
+            me: shared.me,
+            state: shared.state.clone(),
         }),
-        admit: Arc::new(AdmitHere::new(from)),
+        admit: Arc::new(AdmitHere::new(beginning, shared)),
         metrics,
         peers: peers.map_err(|error| failed(&error))?,
-        clock: from.clock.clone(),
-        entropy: from.entropy.clone(),
-        limits: from.config.limits(),
+        clock: shared.clock.clone(),
+        entropy: shared.entropy.clone(),
+        limits: config.limits(),
     }))
 }
 
@@ -234,15 +253,15 @@ struct AdmitHere {
 }
 
 impl AdmitHere {
-    fn new(from: &Built<'_>) -> Self {
+    fn new(beginning: &Beginning, shared: &Shared) -> Self {
         Self {
-            me: from.me,
-            identity_folder: from.beginning.folder.part("identity"),
-            certificate: from.beginning.identity.authority().clone(),
-            identity: from.beginning.identity.clone(),
-            state: from.state.clone(),
-            propose: from.replica.clone(),
-            clock: from.clock.clone(),
+            me: shared.me,
+            identity_folder: beginning.folder.part("identity"),
+            certificate: beginning.identity.authority().clone(),
+            identity: beginning.identity.clone(),
+            state: shared.state.clone(),
+            propose: shared.propose.clone(),
+            clock: shared.clock.clone(),
         }
     }
 

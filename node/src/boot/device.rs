@@ -1,23 +1,21 @@
 //! Connects the devices: the probe that the configuration asks for, its telemetry, and the inventory in the log.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::device::Device;
-use holdfast_proto::id::{Incarnation, NodeId};
+use holdfast_proto::id::NodeId;
+use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::node::{Inventory, IsolationLevel};
-use holdfast_storage::source::CommittedSource;
 use tokio::sync::watch;
 
 use super::ReadState;
 use super::envelope::by_node;
+use super::node::Shared;
 use crate::config::Config;
-use crate::consensus::Propose;
 use crate::device::sim::{SimDevices, SimSpec};
-use crate::env::Clock;
 use crate::executor::isolation;
 use crate::executor::outfit::Outfit;
 use crate::executor::supervisor::record::Namespace;
@@ -48,16 +46,12 @@ impl Devices {
 }
 
 /// Starts sampling. Without simulated devices this version finds none: the node takes part without devices.
-pub(super) fn start(
-    _config: &Config,
-    simulate: Option<&SimSpec>,
-    me: NodeId,
-    clock: &Arc<dyn Clock>,
-) -> io::Result<Devices> {
-    let telemetry = SharedTelemetry::new(clock.clone());
+pub(super) fn start(simulate: Option<&SimSpec>, shared: &Shared) -> io::Result<Devices> {
+    let telemetry = SharedTelemetry::new(shared.clock.clone());
     let none = SimSpec { groups: Vec::new() };
     let script = "".parse().map_err(|error| io::Error::other(format!("{error}")))?;
-    let probe = SimDevices::new(me, simulate.unwrap_or(&none), script);
+    let probe = SimDevices::new(shared.me, simulate.unwrap_or(&none), script);
+    follow_load(&probe, &shared.state);
     let sampler = Sampler::start(Box::new(probe), telemetry.clone())?;
     Ok(Devices {
         telemetry,
@@ -66,26 +60,28 @@ pub(super) fn start(
     })
 }
 
+/// A simulated card is at work while the lease that holds it is active.
+fn follow_load(probe: &SimDevices, state: &ReadState) {
+    let state = state.clone();
+    probe.follow(move |device| {
+        let now = state();
+        let holder = now.devices.get(&device).and_then(|slot| slot.holder);
+        let lease = holder.and_then(|holder| now.leases.get(&holder.lease));
+        lease.is_some_and(|lease| lease.status == LeaseStatus::Active)
+    });
+}
+
 /// Reports telemetry, and the inventory whenever it is not what the state shows for this start.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn report(
-    config: &Config,
-    me: NodeId,
-    incarnation: Incarnation,
-    devices: &Devices,
-    state: &ReadState,
-    source: &Arc<dyn CommittedSource>,
-    propose: &Arc<dyn Propose>,
-    root: &Path,
-    _clock: &Arc<dyn Clock>,
-) {
+pub(super) fn report(config: &Config, devices: &Devices, shared: &Shared) {
+    let (me, incarnation, state) = (shared.me, shared.incarnation, &shared.state);
+    let (source, propose) = (&shared.source, &shared.propose);
     let graded = state.clone();
     let applied = Arc::new(move |device| graded().devices.get(&device).map(|slot| slot.grade));
     tokio::spawn(report_telemetry(me, devices.telemetry(), applied, propose.clone()));
 
     let (state, propose, mut here, mut applied) =
         (state.clone(), propose.clone(), devices.inventory(), source.applied());
-    let measured = measure(config, me, devices.simulated, root);
+    let measured = measure(config, me, devices.simulated);
     tokio::spawn(async move {
         loop {
             let mut inventory = measured.clone();
@@ -115,7 +111,7 @@ pub(super) fn report(
 }
 
 /// What the machine has besides devices.
-fn measure(config: &Config, me: NodeId, simulated: bool, root: &Path) -> Inventory {
+fn measure(config: &Config, me: NodeId, simulated: bool) -> Inventory {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let all_mib = nix::sys::sysinfo::sysinfo().map_or(0, |machine| machine.ram_total() / (1 << 20));
     let level = match std::env::current_exe().map(|program| isolation::report(&program, &Outfit::group_root_of(me))) {
@@ -126,7 +122,7 @@ fn measure(config: &Config, me: NodeId, simulated: bool, root: &Path) -> Invento
         }
     };
     let memory = u32::try_from(all_mib - all_mib / MEMORY_KEPT).unwrap_or(u32::MAX);
-    tracing::info!(?level, root = %root.display(), "measured this machine");
+    tracing::info!(?level, "measured this machine");
     Inventory {
         devices: Vec::new(),
         cpu_milli: config

@@ -171,6 +171,16 @@ impl Kept {
 }
 
 impl Beginning {
+    /// Notes that the node has Raft data from now on, which it must never be without again.
+    pub(super) fn establish(&self) -> Result<(), DaemonError> {
+        if self.file.established {
+            return Ok(());
+        }
+        self.folder
+            .mark_established(&self.file)
+            .map_err(|error| DaemonError::failed(&error))
+    }
+
     /// Keeps what the node was told, and where it listens now.
     pub(super) fn keep(&self, config: &Config) -> Result<(), DaemonError> {
         let kept = Kept {

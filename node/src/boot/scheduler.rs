@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::id::{Cursor, LeaseId, NodeId};
-use holdfast_storage::source::CommittedSource;
 use tokio::sync::mpsc;
 
-use super::ReadState;
 use super::envelope::by_node;
-use super::node::NodeReplica;
+use super::node::{NodeReplica, Shared};
 use crate::consensus::leadership::Lead;
 use crate::consensus::{Outcome, Propose};
-use crate::env::Clock;
 use crate::scheduler::Scheduler;
 
 /// Longest time between two looks: leases expire by the clock, not by an entry.
@@ -22,14 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const HASH_EVERY_MS: u64 = 60_000;
 
 /// Starts the leader's duty; it works only while this replica leads and has applied an entry of its own term.
-pub(super) fn start(
-    me: NodeId,
-    state: &ReadState,
-    source: &Arc<dyn CommittedSource>,
-    replica: Arc<NodeReplica>,
-    clock: &Arc<dyn Clock>,
-) {
-    let (state, mut applied, clock) = (state.clone(), source.applied(), clock.clone());
+pub(super) fn start(shared: &Shared) {
+    let (me, state, replica) = (shared.me, shared.state.clone(), shared.replica.clone());
+    let (mut applied, clock) = (shared.source.applied(), shared.clock.clone());
     tokio::spawn(async move {
         let mut scheduler = Scheduler::new();
         let (mut term, mut hashed_ms, mut hashed_at) = (None, clock.boot_ms(), Cursor::default());

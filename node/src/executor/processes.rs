@@ -57,6 +57,8 @@ pub trait Processes: Send {
 /// How an end is told to the log.
 pub fn exit_of(record: &ExitRecord) -> Exit {
     match record.cause {
+        // The tenant's mistake is an exit of the work; only what is wrong with the node counts against the node.
+        EndCause::LaunchFailed if record.code.is_some() => Exit::Code(record.code.unwrap_or_default()),
         EndCause::LaunchFailed => Exit::LaunchFailed(
             record
                 .launch_error

@@ -70,6 +70,9 @@ enum SuperviseError {
     System(&'static str, #[source] io::Error),
 }
 
+/// Exit code of work whose program does not exist, as POSIX shells give it.
+const EXIT_NOT_FOUND: i32 = 127;
+
 /// The hidden `holdfast supervise` command: `FOLDER` supervises, `--probe ROOT` prints what isolation holds here.
 pub fn supervise_command(arguments: &[OsString]) -> ExitCode {
     match arguments {
@@ -316,6 +319,11 @@ impl Supervisor {
     }
 
     fn launch_failed(&mut self, text: String) {
+        // As shells do: what the tenant named cannot be run here, and the tenant reads why in the work's own output.
+        self.writer.append(format!("holdfast: {text}\n").as_bytes());
+        if text.starts_with("command not found") {
+            self.main_status = (Some(EXIT_NOT_FOUND), None);
+        }
         self.launch_error = Some(text);
         let act = self.course.main_ended(EndCause::LaunchFailed, clock::boot_ms());
         self.carry_out(act);
