@@ -1,6 +1,8 @@
 //! The checks of style that a compiler does not make: who may import what, which calls are banned where, and how long
 //! files and functions may grow. A failure names the file, the line and the rule.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
