@@ -19,21 +19,30 @@ pub struct ClusterClock {
     applied_stamp: AppliedStamp,
     /// Last index on disk when the daemon started: what is applied up to there says nothing about the present.
     replayed_to: u64,
-    /// The stamp when everything that was on disk had been applied; only a later one is news of a living leader.
-    replayed: Mutex<Option<Timestamp>>,
+    heard: Mutex<Heard>,
     stamper: Mutex<Stamper>,
+}
+
+/// What applied entries have said of the time so far.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    stamp: Timestamp,
+    /// Everything that was on disk at the start is applied.
+    replayed: bool,
 }
 
 impl ClusterClock {
     /// Begins from what the disk remembers.
     pub fn new(clock: Arc<dyn Clock>, applied_stamp: AppliedStamp, replayed_to: u64) -> Self {
         let now = reading(&*clock);
-        let stamper = Mutex::new(Stamper::new(applied_stamp(), now));
+        let stamp = applied_stamp();
+        let stamper = Mutex::new(Stamper::new(stamp, now));
+        let heard = Mutex::new(Heard { stamp, replayed: false });
         Self {
             clock,
             applied_stamp,
             replayed_to,
-            replayed: Mutex::new(None),
+            heard,
             stamper,
         }
     }
@@ -49,19 +58,23 @@ impl ClusterClock {
     }
 
     /// Notes that the entry at `index` is applied.
+    ///
+    /// An entry without a command (a leader's first, a change of members) carries no stamp and says nothing of the
+    /// time: taking the last stamp for its own would turn an idle cluster's time back to its last command, and a new
+    /// cluster's to 1970.
     pub fn applied(&self, index: u64) {
         let stamp = (self.applied_stamp)();
-        let live = self.is_live(index, stamp);
+        let live = {
+            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let live = heard.replayed;
+            heard.replayed |= index > self.replayed_to;
+            if stamp <= heard.stamp {
+                return;
+            }
+            heard.stamp = stamp;
+            live
+        };
         self.with(|stamper, now| stamper.applied(stamp, live, now));
-    }
-
-    /// Blank entries carry no stamp, so the index alone does not tell whether a stamp is news.
-    fn is_live(&self, index: u64, stamp: Timestamp) -> bool {
-        if index < self.replayed_to {
-            return false;
-        }
-        let mut replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
-        stamp > *replayed.get_or_insert(stamp)
     }
 
     /// Begins to lead.
@@ -99,5 +112,69 @@ fn reading(clock: &dyn Clock) -> Reading {
     Reading {
         boot_ms: clock.boot_ms(),
         wall_ms: clock.wall_ms(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use super::*;
+
+    const NOON: u64 = 1_800_000_000_000;
+
+    /// A machine whose boot clock began an hour before noon.
+    struct Hands(AtomicU64);
+
+    impl Clock for Hands {
+        fn boot_ms(&self) -> u64 {
+            3_600_000 + self.0.load(SeqCst)
+        }
+
+        fn wall_ms(&self) -> u64 {
+            NOON + self.0.load(SeqCst)
+        }
+    }
+
+    /// A clock, its hands, and the stamp that the replica has applied.
+    fn clock(replayed_to: u64) -> (ClusterClock, Arc<Hands>, Arc<AtomicU64>) {
+        let (hands, applied) = (Arc::new(Hands(AtomicU64::new(0))), Arc::new(AtomicU64::new(0)));
+        let stamp = applied.clone();
+        let clock = ClusterClock::new(
+            hands.clone(),
+            Arc::new(move || Timestamp(stamp.load(SeqCst))),
+            replayed_to,
+        );
+        (clock, hands, applied)
+    }
+
+    #[test]
+    fn a_new_clusters_first_entry_does_not_date_it_to_1970() {
+        let (clock, _, _) = clock(0);
+        clock.applied(1);
+        clock.lead(Some(NOON));
+        assert_eq!(clock.take(), Timestamp(NOON));
+    }
+
+    #[test]
+    fn a_new_leaders_first_entry_does_not_turn_an_idle_clusters_time_back() {
+        let (clock, hands, applied) = clock(0);
+        clock.applied(1);
+        applied.store(NOON, SeqCst);
+        clock.applied(2);
+        hands.0.store(1_800_000, SeqCst);
+        clock.applied(3);
+        clock.lead(Some(NOON + 1_800_000));
+        assert!(clock.take() >= Timestamp(NOON + 1_800_000 - 1));
+    }
+
+    #[test]
+    fn after_a_stop_of_the_whole_cluster_the_new_leaders_first_entry_is_no_living_stamp() {
+        let (clock, _, applied) = clock(10);
+        applied.store(NOON - 86_400_000, SeqCst);
+        clock.applied(10);
+        clock.applied(11);
+        clock.lead(Some(NOON));
+        assert_eq!(clock.take(), Timestamp(NOON));
     }
 }
