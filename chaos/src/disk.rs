@@ -4,15 +4,18 @@
 //! which syncs lie, to prove that the checkers notice. The one rule: nothing here decides what survives a crash; that
 //! is the memory disk's, from its own seed.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use holdfast_storage::disk::memory::{Faults, MemoryDisk};
 use holdfast_storage::disk::{Disk, DiskFile, DiskLock, Open};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::random::Stream;
 use crate::runtime::{self, Host};
 use crate::trace::{Kind, digest};
 
@@ -29,10 +32,20 @@ struct Shared {
     syncs_lie: AtomicBool,
     /// Armed while the power is to go off in the middle of some call.
     armed: AtomicBool,
+    /// The power has gone in a call, and everybody still has to learn of it.
+    off: AtomicBool,
     power_lost: UnboundedSender<Host>,
     writes: AtomicU64,
     syncs: AtomicU64,
+    sync_us_max: AtomicU64,
+    /// Writes to each file since its last sync.
+    unsynced: Mutex<BTreeMap<PathBuf, u64>>,
+    /// Writes that were dropped by a sync in which the power went.
+    dropped: AtomicU64,
 }
+
+/// Least and most that a sync takes on a healthy disk.
+const SYNC_US: (u64, u64) = (100, 600);
 
 impl SimulatedDisk {
     /// An empty disk; `power_lost` hears of the call that the power went in.
@@ -42,9 +55,13 @@ impl SimulatedDisk {
             host,
             syncs_lie: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            off: AtomicBool::new(false),
             power_lost,
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            sync_us_max: AtomicU64::new(SYNC_US.1),
+            unsynced: Mutex::default(),
+            dropped: AtomicU64::new(0),
         };
         Self {
             shared: Arc::new(shared),
@@ -66,12 +83,39 @@ impl SimulatedDisk {
         });
     }
 
+    /// Takes an armed loss of power back, if it has not struck yet.
+    pub fn disarm(&self) {
+        if self.shared.armed.swap(false, SeqCst) {
+            self.memory.set_faults(Faults::default());
+        }
+    }
+
+    /// Reports whether the power has gone in a call and is not back yet.
+    pub fn is_off(&self) -> bool {
+        self.shared.off.load(SeqCst)
+    }
+
     /// Turns the power off and on; returns how many unsynced writes were lost or torn.
     pub fn lose_power(&self) -> usize {
         self.shared.armed.store(false, SeqCst);
-        let lost = self.memory.crash();
+        self.shared.off.store(false, SeqCst);
+        self.shared.unsynced().clear();
+        let dropped = usize::try_from(self.shared.dropped.swap(0, SeqCst)).unwrap_or(usize::MAX);
+        let lost = self.memory.crash().saturating_add(dropped);
         runtime::note(self.shared.host, Kind::Lose, [lost as u64, self.memory.trace(), 0]);
         lost
+    }
+
+    /// Makes syncs take up to this long from now on; a healthy disk's time when none is given.
+    pub fn set_sync_us_max(&self, sync_us_max: Option<u64>) {
+        self.shared
+            .sync_us_max
+            .store(sync_us_max.unwrap_or(SYNC_US.1).max(SYNC_US.0), SeqCst);
+    }
+
+    /// How long the next sync takes. What was written before it and is not synced by then is lost with the power.
+    pub fn sync_time(&self, draws: &mut Stream) -> Duration {
+        Duration::from_micros(draws.between(SYNC_US.0, self.shared.sync_us_max.load(SeqCst)))
     }
 
     /// Writes and syncs so far.
@@ -81,6 +125,10 @@ impl SimulatedDisk {
 }
 
 impl Shared {
+    fn unsynced(&self) -> MutexGuard<'_, BTreeMap<PathBuf, u64>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes a call, and raises the alarm when it failed because the power has gone.
     fn noted<T>(&self, kind: Kind, path: &Path, second: u64, third: u64, result: io::Result<T>) -> io::Result<T> {
         runtime::note(
@@ -89,6 +137,7 @@ impl Shared {
             [digest(path.as_os_str().as_encoded_bytes()), second, third],
         );
         if result.is_err() && self.armed.swap(false, SeqCst) {
+            self.off.store(true, SeqCst);
             // A world that has ended hears nothing.
             let _ = self.power_lost.send(self.host);
         }
@@ -162,6 +211,7 @@ impl DiskFile for SimulatedFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.shared.writes.fetch_add(1, SeqCst);
+        *self.shared.unsynced().entry(self.path.clone()).or_default() += 1;
         let written = self.file.write_at(bytes, offset);
         self.shared
             .noted(Kind::Write, &self.path, offset, digest(bytes), written)
@@ -174,12 +224,16 @@ impl DiskFile for SimulatedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.shared.syncs.fetch_add(1, SeqCst);
+        let covered = self.shared.unsynced().remove(&self.path).unwrap_or(0);
         let synced = if self.shared.syncs_lie.load(SeqCst) {
             Ok(())
         } else {
             self.file.sync_data()
         };
-        self.shared.noted(Kind::Sync, &self.path, 0, 0, synced)
+        if synced.is_err() {
+            self.shared.dropped.fetch_add(covered, SeqCst);
+        }
+        self.shared.noted(Kind::Sync, &self.path, covered, 0, synced)
     }
 }
 
@@ -250,7 +304,7 @@ mod tests {
             assert!(file.sync_data().is_err());
             assert_eq!(alarm.try_recv(), Ok(Host(1)));
             assert!(alarm.try_recv().is_err());
-            disk.lose_power();
+            assert_eq!(disk.lose_power(), 1, "the write that the sync was for");
             assert!(file.sync_data().is_err(), "a handle of the time before is dead");
             assert_eq!(content(&disk).len(), 5);
         });

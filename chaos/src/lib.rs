@@ -11,6 +11,7 @@ pub mod disk;
 pub mod fault;
 pub mod net;
 pub mod random;
+pub mod renewals;
 pub mod report;
 pub mod runtime;
 pub mod trace;

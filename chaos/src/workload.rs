@@ -5,4 +5,5 @@
 //! answers.
 
 pub mod client;
+pub mod duty;
 pub mod setup;

@@ -1,7 +1,227 @@
 //! Worlds: simulated clusters of production replicas, and everything around them.
 //!
-//! [`observe`] lets the checkers see what passes a replica's storage, [`judge`] tells them. The one rule: what is inside
-//! a replica is the product's code, and what is outside of it is simulated.
+//! [`run`] is one run: found the cluster, let a plan of faults befall it under load, heal it, and demand that it
+//! converges and serves. [`observe`] lets the checkers see what passes a replica's storage, [`judge`] tells them. The
+//! one rule: what is inside a replica is the product's code, and what is outside of it is simulated.
 
+pub mod assembly;
+pub mod clock;
+pub mod cluster;
+pub mod inject;
 pub mod judge;
 pub mod observe;
+pub mod people;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use holdfast_storage::types::Peer;
+
+use self::cluster::Cluster;
+use self::judge::Judge;
+use crate::check::Violation;
+use crate::fault::Plan;
+use crate::random::Stream;
+use crate::report::{Counts, Report};
+use crate::runtime::{self, Finished, Host, Simulated};
+use crate::trace::{Event, digest};
+use crate::workload::setup;
+
+/// How a run is set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Replicas, all of which vote.
+    pub replicas: u8,
+    /// Clients that send requests.
+    pub clients: u64,
+    /// How long faults go on.
+    pub span_ms: u64,
+    /// The plan; the seed's own when there is none.
+    pub plan: Option<Plan>,
+    /// A planted bug, to prove that it is caught.
+    pub mutant: Option<Mutant>,
+    /// Keep every event of the trace.
+    pub complete_trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            replicas: 3,
+            clients: 4,
+            span_ms: 16_000,
+            plan: None,
+            mutant: None,
+            complete_trace: false,
+        }
+    }
+}
+
+/// Bugs that can be planted from outside of the product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Mutant {
+    /// Syncs claim to be done and do nothing: entries and votes are acknowledged before they are durable.
+    LyingSync,
+}
+
+/// How long the nodes of a new cluster may take to become voters.
+const FOUND_MS: u64 = 30_000;
+
+/// How long a healed cluster may take to converge and serve.
+const HEAL_MS: u64 = 20_000;
+
+/// Subscribers, and how long the slowest of each waits between two reads.
+const SUBSCRIBERS: [(u64, u64); 2] = [(1, 40), (2, 900)];
+
+/// Runs one seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let plan = options.plan.clone();
+    let plan = plan.unwrap_or_else(|| Plan::swarm(&Stream::seeded(seed), options.replicas, options.span_ms));
+    let runtime = Simulated::seeded(seed);
+    let world = live(options.clone(), plan.clone(), Judge::default());
+    let (ended, finished) = if options.complete_trace {
+        runtime.simulate_complete(world)
+    } else {
+        runtime.simulate(world)
+    };
+    report(seed, plan, ended, &finished)
+}
+
+fn report(seed: u64, plan: Plan, ended: Ended, finished: &Finished) -> Report {
+    let (counts, violations, mut recent) = ended.judged;
+    if recent.is_empty() {
+        recent = finished.trace.recent().copied().collect();
+    }
+    Report {
+        seed,
+        trace: finished.trace.hash(),
+        events: finished.trace.events(),
+        simulated_ms: u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX),
+        counts,
+        traffic: ended.traffic,
+        violations,
+        undecided: Vec::new(),
+        plan,
+        replicas: ended.replicas,
+        recent,
+    }
+}
+
+/// What is left of a world besides its trace.
+struct Ended {
+    judged: (Counts, Vec<Violation>, Vec<Event>),
+    traffic: crate::net::Traffic,
+    replicas: Vec<String>,
+}
+
+async fn live(options: Options, plan: Plan, judge: Judge) -> Ended {
+    let cluster = Cluster::new(options.replicas, judge);
+    if options.mutant == Some(Mutant::LyingSync) {
+        cluster.machines.iter().for_each(|machine| machine.disk.let_syncs_lie());
+    }
+    found(&cluster).await;
+
+    let end_ns = runtime::true_now_ns() + plan.span_ms * 1_000_000;
+    let clients: Vec<_> = (1..=options.clients)
+        .map(|number| runtime::spawn_on(Host(1_000 + number), people::client(cluster.clone(), number, end_ns)))
+        .collect();
+    for (number, speed_ms) in SUBSCRIBERS {
+        runtime::spawn_on(
+            Host(2_000 + number),
+            people::subscriber(cluster.clone(), number, speed_ms),
+        );
+    }
+    inject::run(cluster.clone(), plan).await;
+    cluster.heal();
+    for client in clients {
+        // A client has no reason to die; its panic is noted by the runtime.
+        let _ = client.await;
+    }
+    converge(&cluster).await;
+    for panic in runtime::panics() {
+        cluster
+            .judge
+            .violate("panic", format!("on host {}: {}", panic.host.0, panic.text));
+    }
+    Ended {
+        judged: cluster.judge.finish(),
+        traffic: cluster.network.traffic(),
+        replicas: describe(&cluster),
+    }
+}
+
+/// Starts all machines and makes one cluster of them, as operators do: the first node begins alone, the others join
+/// it, and the product's own membership duty makes voters of them.
+pub(crate) async fn found(cluster: &Cluster) {
+    (0..cluster.machines.len()).for_each(|place| cluster.start(place));
+    while cluster.machines.iter().any(|machine| machine.live().is_none()) {
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+    let machine = &cluster.machines[0];
+    let first = machine.live().expect("all machines run");
+    let peer = Peer {
+        address: setup::address(machine.id).to_string(),
+    };
+    let alone = BTreeMap::from([(machine.id.0, peer)]);
+    if let Err(error) = first.replica.raft().initialize(alone).await {
+        cluster
+            .judge
+            .violate("found", format!("the cluster cannot be made: {error}"));
+    }
+    people::propose_setup(cluster).await;
+    let give_up_ns = runtime::true_now_ns() + FOUND_MS * 1_000_000;
+    while first.state().cluster.voters.len() < cluster.machines.len() {
+        if runtime::true_now_ns() > give_up_ns {
+            return cluster
+                .judge
+                .violate("found", "the nodes do not become voters".to_owned());
+        }
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Demands that a healed cluster serves a fresh request, and that its replicas come to stand at one index.
+async fn converge(cluster: &Cluster) {
+    let give_up_ns = runtime::true_now_ns() + HEAL_MS * 1_000_000;
+    let probe = people::client(cluster.clone(), 99, runtime::true_now_ns() + 1);
+    let served = runtime::spawn_on(Host(1_099), probe);
+    if runtime::timeout(Duration::from_millis(HEAL_MS), served).await.is_err() {
+        cluster
+            .judge
+            .violate("liveness", "a healed cluster serves no request".to_owned());
+    }
+    cluster.quieten();
+    while runtime::true_now_ns() < give_up_ns {
+        runtime::sleep(Duration::from_millis(100)).await;
+        let applied: Vec<Option<u64>> = cluster
+            .machines
+            .iter()
+            .map(|machine| Some(machine.live()?.state().applied.index))
+            .collect();
+        let decided = cluster.judge.decided();
+        if applied.iter().all(|index| *index == Some(decided)) {
+            // Subscribers read on to the end.
+            runtime::sleep(Duration::from_secs(3)).await;
+            return;
+        }
+    }
+    cluster
+        .judge
+        .violate("liveness", "healed replicas do not converge".to_owned());
+}
+
+fn describe(cluster: &Cluster) -> Vec<String> {
+    let describe = |machine: &cluster::Machine| {
+        let (life, boots) = machine.life();
+        let (writes, syncs) = machine.disk.counts();
+        let stands = machine.live().map_or("down".to_owned(), |live| {
+            let state = live.state();
+            format!("index {} state {:016x}", state.applied.index, digest(&state.hash().0))
+        });
+        format!(
+            "{}: life {life}, boot {boots}, {stands}, {writes} writes, {syncs} syncs",
+            machine.id
+        )
+    };
+    cluster.machines.iter().map(describe).collect()
+}

@@ -183,9 +183,6 @@ pub fn commands(nodes: &[NodeId]) -> Vec<Envelope> {
             },
         ));
     }
-    let mut voters = nodes.to_vec();
-    voters.sort_unstable();
-    commands.push(of_node(first, Command::RecordVoters { voters }));
     commands
 }
 

@@ -93,6 +93,11 @@ impl Judge {
         self.inner().checkers.violations().len()
     }
 
+    /// The counts so far.
+    pub fn counts(&self) -> Counts {
+        self.inner().counts
+    }
+
     /// Ends the run; returns the counts, what broke, and the events around it.
     pub fn finish(&self) -> (Counts, Vec<Violation>, Vec<Traced>) {
         let mut inner = self.inner();

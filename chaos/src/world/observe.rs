@@ -156,7 +156,7 @@ impl<M: RaftStateMachine<Raft>> RaftStateMachine<Raft> for ObservedMachine<M> {
     where
         S: Stream<Item = io::Result<EntryResponder<Raft>>> + Unpin + OptionalSend,
     {
-        let mut entries = pin!(entries);
+        let mut entries = pin!(entries.fuse());
         loop {
             // Mostly one by one, so that states are compared at every index; sometimes many, as under load.
             let most = if self.draws.chance(900) { 1 } else { 64 };

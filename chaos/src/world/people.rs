@@ -1,0 +1,205 @@
+//! Everybody who deals with a simulated cluster: clients with requests, the agents of its nodes, and subscribers.
+//!
+//! Clients live on hosts of their own and reach a replica over the network, as over HTTP; agents live and die with
+//! their node. The one rule: a client that heard no answer asks again under the same request id, and tells the judge
+//! what it knows in the end, which may be nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use holdfast_node::consensus::leadership::Lead;
+use holdfast_node::consensus::{Outcome, Propose};
+use holdfast_node::env::Clock;
+use holdfast_node::net::{Class, Refusal, Service, Transport};
+use holdfast_proto::command::Envelope;
+use holdfast_proto::id::{Cursor, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::assembly::Live;
+use super::clock::true_wall_ms;
+use super::cluster::Cluster;
+use crate::check::{Knowledge, Observation};
+use crate::runtime::{self, Host};
+use crate::trace::{Kind, digest};
+use crate::workload::client::Client;
+use crate::workload::duty::Agent;
+use crate::workload::setup;
+
+/// Stands for the HTTP port of a node.
+const DOOR: Class = Class::Transfer;
+
+/// Hosts of clients and subscribers begin here.
+const FIRST_GUEST: u64 = 1_000;
+
+/// How long a client goes on asking.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// How long it waits for one answer.
+const ANSWER_WAIT: Duration = Duration::from_millis(2_500);
+
+/// A replica's answer to a client, as it goes over the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Told {
+    Applied(u64),
+    Refused,
+    Unknown,
+}
+
+/// Takes requests in, as a node's API does.
+pub struct Door(pub Live);
+
+impl Service for Door {
+    fn call(self: Arc<Self>, _: NodeId, request: Bytes) -> BoxFuture<'static, Result<Bytes, Refusal>> {
+        Box::pin(async move {
+            let envelope = Envelope::decode(&request).map_err(|error| Refusal(error.to_string()))?;
+            let told = match self.0.replica.propose(envelope).await {
+                Outcome::Applied { index, .. } => Told::Applied(index),
+                Outcome::Refused { .. } => Told::Refused,
+                Outcome::Unknown { .. } => Told::Unknown,
+            };
+            let bytes = serde_json::to_vec(&told).map_err(|error| Refusal(error.to_string()))?;
+            Ok(bytes.into())
+        })
+    }
+}
+
+/// Opens a node's door.
+pub fn open_door(cluster: &Cluster, host: Host, live: Live) {
+    cluster.network.serve(host, DOOR, Arc::new(Door(live)));
+}
+
+/// One client, until `end_ns` of true time.
+pub async fn client(cluster: Cluster, number: u64, end_ns: u64) {
+    let mut client = Client::new(number, runtime::stream("client", &[number]));
+    let host = Host(FIRST_GUEST + number);
+    let mut place = usize::try_from(number).unwrap_or(0) % cluster.machines.len();
+    while runtime::true_now_ns() < end_ns {
+        runtime::sleep(Duration::from_millis(client.think_ms())).await;
+        let envelope = client.next(true_wall_ms());
+        let knowledge = ask(&cluster, &mut client, host, &mut place, &envelope).await;
+        if let Knowledge::Acknowledged(index) = knowledge {
+            client.acknowledged(&envelope.command, index);
+        }
+        tell(&cluster, host, &envelope, knowledge);
+    }
+}
+
+fn tell(cluster: &Cluster, host: Host, envelope: &Envelope, knowledge: Knowledge) {
+    let request = Client::key(envelope);
+    let (outcome, index) = match knowledge {
+        Knowledge::Acknowledged(index) => (1, index),
+        Knowledge::Refused => (2, 0),
+        Knowledge::Unknown => (3, 0),
+    };
+    runtime::note(host, Kind::Operation, [request.id.random, outcome, index]);
+    cluster.judge.count(|counts| match knowledge {
+        Knowledge::Acknowledged(_) => counts.acknowledged += 1,
+        Knowledge::Refused => counts.refused += 1,
+        Knowledge::Unknown => counts.unknown += 1,
+    });
+    cluster.judge.observe(&Observation::Answered { request, knowledge });
+}
+
+async fn ask(cluster: &Cluster, client: &mut Client, host: Host, place: &mut usize, envelope: &Envelope) -> Knowledge {
+    let give_up_ns = runtime::true_now_ns() + u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+    let transport = cluster.network.transport(host);
+    while runtime::true_now_ns() < give_up_ns {
+        let node = cluster.machines[*place].id;
+        // The request enters through this node, so it is this node's to vouch for.
+        let request = Envelope {
+            origin: node,
+            ..envelope.clone()
+        }
+        .encode();
+        let answer = runtime::timeout(ANSWER_WAIT, transport.call(node, DOOR, request)).await;
+        let told = answer
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        match told {
+            Some(Told::Applied(index)) => return Knowledge::Acknowledged(index),
+            Some(Told::Refused) => return Knowledge::Refused,
+            Some(Told::Unknown) | None => {
+                let (wait_ms, next) = client.retry(cluster.machines.len());
+                runtime::sleep(Duration::from_millis(wait_ms)).await;
+                *place = next;
+            }
+        }
+    }
+    Knowledge::Unknown
+}
+
+/// The agent of one life of a node. It is dropped with the node's other tasks.
+pub async fn agent(cluster: Cluster, place: usize, live: Live) {
+    let machine = &cluster.machines[place];
+    let (node, (life, boots)) = (machine.id, machine.life());
+    let boot = setup::boot(node, boots, machine.clock.boot_ms());
+    let draws = runtime::stream("agent", &[node.0, u64::from(life)]);
+    let mut agent = Agent::new(node, setup::incarnation(node, life), boot, draws);
+    while !cluster.is_quiet() {
+        runtime::sleep(Duration::from_millis(agent.pause_ms())).await;
+        let leads = live.replica.leadership().own_term_applied;
+        let time = live.replica.clock().time();
+        if let Some(command) = agent.next(&live.state(), leads, time) {
+            // Whatever comes of it is seen in the state.
+            let proposing = live.replica.propose(setup::of_node(node, command));
+            let _ = runtime::timeout(ANSWER_WAIT, proposing).await;
+        }
+    }
+}
+
+/// Proposes the first commands of the cluster through its first node, again and again until each has an outcome.
+pub async fn propose_setup(cluster: &Cluster) {
+    for envelope in setup::commands(&cluster.nodes()) {
+        while !propose_there(cluster, &envelope).await {
+            runtime::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+async fn propose_there(cluster: &Cluster, envelope: &Envelope) -> bool {
+    let machine = cluster.machines.iter().find(|machine| machine.id == envelope.origin);
+    let Some(live) = machine.and_then(super::cluster::Machine::live) else {
+        return false;
+    };
+    !matches!(live.replica.propose(envelope.clone()).await, Outcome::Unknown { .. })
+}
+
+/// A subscriber: reads the events of one replica or another, from where it stands.
+pub async fn subscriber(cluster: Cluster, number: u64, speed_ms: u64) {
+    let mut draws = runtime::stream("subscriber", &[number]);
+    let mut at = Cursor::default();
+    let mut place = 0;
+    let mut first = true;
+    loop {
+        // In the end even a slow one reads all that there is.
+        let (pause_ms, limit_max) = if cluster.is_quiet() { (10, 1_000) } else { (speed_ms, 40) };
+        runtime::sleep(Duration::from_millis(draws.between(1, pause_ms))).await;
+        if draws.chance(100) || cluster.machines[place].live().is_none() {
+            place = usize::try_from(draws.below(cluster.machines.len() as u64)).unwrap_or(0);
+        }
+        let limit = usize::try_from(draws.between(1, limit_max)).unwrap_or(1);
+        let Some(live) = cluster.machines[place].live() else {
+            continue;
+        };
+        let decided = cluster.judge.decided();
+        let from = cluster.machines[place].id;
+        for record in live.events_after(at, limit) {
+            // What is being applied right now is judged in a moment.
+            if record.cursor.index > decided || (!first && record.cursor <= at) {
+                break;
+            }
+            (at, first) = (record.cursor, false);
+            let content = digest(&record.encode());
+            let cursor = record.cursor;
+            cluster.judge.observe(&Observation::Received {
+                subscriber: number,
+                from,
+                cursor,
+                content,
+            });
+        }
+    }
+}
