@@ -175,7 +175,11 @@ pub async fn subscriber(cluster: Cluster, number: u64, speed_ms: u64) {
     let mut first = true;
     loop {
         // In the end even a slow one reads all that there is.
-        let (pause_ms, limit_max) = if cluster.is_quiet() { (10, 1_000) } else { (speed_ms, 40) };
+        let (pause_ms, limit_max) = if cluster.is_quiet() {
+            (10, 1_000)
+        } else {
+            (speed_ms, 40)
+        };
         runtime::sleep(Duration::from_millis(draws.between(1, pause_ms))).await;
         if draws.chance(100) || cluster.machines[place].live().is_none() {
             place = usize::try_from(draws.below(cluster.machines.len() as u64)).unwrap_or(0);
