@@ -12,6 +12,7 @@ esac
 
 step cargo fmt --all -- --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
-RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked --document-private-items
+# Private items are documented too, so links to them hold.
+RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" step cargo doc --workspace --no-deps --locked --document-private-items
 [ "${1-}" = --tests-ran ] || step cargo test --workspace --locked
 echo "== all green"
