@@ -30,8 +30,12 @@ pub struct SimulatedDisk {
 struct Shared {
     host: Host,
     syncs_lie: AtomicBool,
+    syncs_late: AtomicBool,
     /// Armed while the power is to go off in the middle of some call.
     armed: AtomicBool,
+    /// It goes in a sync, once as many calls have passed.
+    at_sync: AtomicBool,
+    calls_left: AtomicU64,
     /// The power has gone in a call, and everybody still has to learn of it.
     off: AtomicBool,
     power_lost: UnboundedSender<Host>,
@@ -54,7 +58,10 @@ impl SimulatedDisk {
         let shared = Shared {
             host,
             syncs_lie: AtomicBool::new(false),
+            syncs_late: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            at_sync: AtomicBool::new(false),
+            calls_left: AtomicU64::new(0),
             off: AtomicBool::new(false),
             power_lost,
             writes: AtomicU64::new(0),
@@ -74,13 +81,22 @@ impl SimulatedDisk {
         self.shared.syncs_lie.store(true, SeqCst);
     }
 
-    /// Lets the power go after this many more changing calls.
-    pub fn arm_power_loss(&self, calls: u64) {
+    /// Lets the power go after this many more changing calls, or in the first sync after them.
+    pub fn arm_power_loss(&self, calls: u64, at_sync: bool) {
         self.shared.armed.store(true, SeqCst);
+        self.shared.at_sync.store(at_sync, SeqCst);
+        let power_off_after = (!at_sync).then_some(calls);
         self.memory.set_faults(Faults {
-            power_off_after: Some(calls),
+            power_off_after,
             ..Faults::default()
         });
+        self.shared.calls_left.store(calls, SeqCst);
+    }
+
+    /// Makes syncs claim to be done before they are: the writes that they cover become durable only when the next ones
+    /// come. The planted bug "acknowledged before fsync", which no reader of the file can see.
+    pub fn let_syncs_be_late(&self) {
+        self.shared.syncs_late.store(true, SeqCst);
     }
 
     /// Takes an armed loss of power back, if it has not struck yet.
@@ -155,6 +171,8 @@ impl Disk for SimulatedDisk {
         };
         Ok(Arc::new(SimulatedFile {
             shared: self.shared.clone(),
+            memory: self.memory.clone(),
+            owes_sync: AtomicBool::new(false),
             path: path.to_owned(),
             file,
         }))
@@ -196,6 +214,9 @@ impl Disk for SimulatedDisk {
 #[derive(Debug)]
 struct SimulatedFile {
     shared: Arc<Shared>,
+    memory: MemoryDisk,
+    /// The last sync was claimed to be done, and was not.
+    owes_sync: AtomicBool,
     path: PathBuf,
     file: Arc<dyn DiskFile>,
 }
@@ -211,6 +232,11 @@ impl DiskFile for SimulatedFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.shared.writes.fetch_add(1, SeqCst);
+        if self.shared.syncs_late.load(SeqCst) && self.owes_sync.swap(false, SeqCst) {
+            self.file.sync_data()?;
+        }
+        let calls_left = self.shared.calls_left.load(SeqCst);
+        self.shared.calls_left.store(calls_left.saturating_sub(1), SeqCst);
         *self.shared.unsynced().entry(self.path.clone()).or_default() += 1;
         let written = self.file.write_at(bytes, offset);
         self.shared
@@ -225,6 +251,16 @@ impl DiskFile for SimulatedFile {
     fn sync_data(&self) -> io::Result<()> {
         self.shared.syncs.fetch_add(1, SeqCst);
         let covered = self.shared.unsynced().remove(&self.path).unwrap_or(0);
+        let strikes = self.shared.armed.load(SeqCst) && self.shared.at_sync.load(SeqCst);
+        if strikes && covered > 0 && self.shared.calls_left.load(SeqCst) == 0 {
+            self.memory.set_faults(Faults {
+                power_off_after: Some(0),
+                ..Faults::default()
+            });
+        } else if self.shared.syncs_late.load(SeqCst) {
+            self.owes_sync.store(true, SeqCst);
+            return self.shared.noted(Kind::Sync, &self.path, covered, 0, Ok(()));
+        }
         let synced = if self.shared.syncs_lie.load(SeqCst) {
             Ok(())
         } else {
@@ -294,10 +330,37 @@ mod tests {
     }
 
     #[test]
+    fn late_sync_loses_only_the_last_writes_that_it_claimed() {
+        in_simulation(|disk, _| {
+            let file = synced_file(&disk);
+            disk.let_syncs_be_late();
+            for bytes in [b"other", b"third"] {
+                file.write_at(bytes, 0).unwrap();
+                file.sync_data().unwrap();
+            }
+            let lost = disk.lose_power();
+            assert_eq!(content(&disk), if lost == 0 { b"third" } else { b"other" });
+        });
+    }
+
+    #[test]
+    fn power_that_waits_for_a_sync_surely_takes_something_with_it() {
+        in_simulation(|disk, mut alarm| {
+            let file = synced_file(&disk);
+            disk.arm_power_loss(1, true);
+            file.sync_data().unwrap();
+            file.write_at(b"last", 0).unwrap();
+            assert!(file.sync_data().is_err());
+            assert_eq!(alarm.try_recv(), Ok(Host(1)));
+            assert_eq!(disk.lose_power(), 1);
+        });
+    }
+
+    #[test]
     fn power_that_goes_in_a_call_raises_the_alarm_once() {
         in_simulation(|disk, mut alarm| {
             let file = synced_file(&disk);
-            disk.arm_power_loss(1);
+            disk.arm_power_loss(1, false);
             file.write_at(b"last", 0).unwrap();
             assert!(alarm.try_recv().is_err());
             assert!(file.sync_data().is_err());

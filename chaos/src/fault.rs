@@ -55,6 +55,8 @@ pub enum Fault {
         target: Target,
         /// Changing disk calls that still succeed.
         calls: u64,
+        /// Wait after them for a sync, so that what it was to cover is surely lost.
+        at_sync: bool,
         /// How long it stays down.
         down_ms: u64,
     },
@@ -290,6 +292,7 @@ impl Plan {
         let power = Fault::PowerLossInWrite {
             target: Target::Leader,
             calls: choice.below(12),
+            at_sync: true,
             down_ms,
         };
         let span = choice.between(1_500, 2_500);
@@ -345,6 +348,7 @@ fn draw_fault(draws: &mut Stream, kind: FaultKind, replicas: u8) -> Fault {
         FaultKind::Power => Fault::PowerLossInWrite {
             target,
             calls: draws.below(40),
+            at_sync: draws.chance(500),
             down_ms: draws.between(50, 2_000),
         },
         FaultKind::Pause => Fault::Pause {

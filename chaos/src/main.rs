@@ -77,7 +77,7 @@ struct World {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
     /// Seconds of faults, before everything heals.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     secs: u64,
     /// Plant a bug, to see it caught.
     #[arg(long, value_enum)]

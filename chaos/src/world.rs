@@ -22,7 +22,7 @@ use self::judge::Judge;
 use crate::check::Violation;
 use crate::fault::Plan;
 use crate::random::Stream;
-use crate::report::{Counts, Report};
+use crate::report::{Counts, LEADER_CHANGES_MIN, LOSSY_CRASHES_MIN, Report};
 use crate::runtime::{self, Finished, Host, Simulated};
 use crate::trace::{Event, digest};
 use crate::workload::setup;
@@ -49,7 +49,7 @@ impl Default for Options {
         Self {
             replicas: 3,
             clients: 4,
-            span_ms: 16_000,
+            span_ms: 10_000,
             plan: None,
             mutant: None,
             complete_trace: false,
@@ -62,10 +62,15 @@ impl Default for Options {
 pub enum Mutant {
     /// Syncs claim to be done and do nothing: entries and votes are acknowledged before they are durable.
     LyingSync,
+    /// Syncs claim to be done one group too early: what was acknowledged last is lost with the power.
+    LateSync,
 }
 
 /// How long the nodes of a new cluster may take to become voters.
 const FOUND_MS: u64 = 30_000;
+
+/// How long a run may make up for what it lacks.
+const MAKE_UP_SECS: u64 = 20;
 
 /// How long a healed cluster may take to converge and serve.
 const HEAL_MS: u64 = 20_000;
@@ -116,14 +121,17 @@ struct Ended {
 
 async fn live(options: Options, plan: Plan, judge: Judge) -> Ended {
     let cluster = Cluster::new(options.replicas, judge);
-    if options.mutant == Some(Mutant::LyingSync) {
-        cluster.machines.iter().for_each(|machine| machine.disk.let_syncs_lie());
+    for machine in cluster.machines.iter() {
+        match options.mutant {
+            None => {}
+            Some(Mutant::LyingSync) => machine.disk.let_syncs_lie(),
+            Some(Mutant::LateSync) => machine.disk.let_syncs_be_late(),
+        }
     }
     found(&cluster).await;
 
-    let end_ns = runtime::true_now_ns() + plan.span_ms * 1_000_000;
     let clients: Vec<_> = (1..=options.clients)
-        .map(|number| runtime::spawn_on(Host(1_000 + number), people::client(cluster.clone(), number, end_ns)))
+        .map(|number| runtime::spawn_on(Host(1_000 + number), people::client(cluster.clone(), number)))
         .collect();
     for (number, speed_ms) in SUBSCRIBERS {
         runtime::spawn_on(
@@ -133,6 +141,8 @@ async fn live(options: Options, plan: Plan, judge: Judge) -> Ended {
     }
     inject::run(cluster.clone(), plan).await;
     cluster.heal();
+    make_up(&cluster, options.plan.is_none()).await;
+    cluster.close();
     for client in clients {
         // A client has no reason to die; its panic is noted by the runtime.
         let _ = client.await;
@@ -180,11 +190,30 @@ pub(crate) async fn found(cluster: &Cluster) {
     }
 }
 
+/// Makes up, on the healed cluster, for what the plan did not bring and a run needs to count: more commands, and, when
+/// the plan is the seed's own, a lossy crash or a change of the leader. A cut may have stood where power was to go.
+async fn make_up(cluster: &Cluster, with_faults: bool) {
+    for _ in 0..MAKE_UP_SECS {
+        let counts = cluster.judge.counts();
+        if counts.void_reason().is_none() {
+            break;
+        }
+        if let Some(place) = cluster.leader().filter(|_| with_faults) {
+            if counts.lossy_crashes < LOSSY_CRASHES_MIN {
+                cluster.arm_power_loss(place, 0, true, 300);
+            } else if counts.leader_changes < LEADER_CHANGES_MIN {
+                cluster.crash(place, false, 500);
+            }
+        }
+        runtime::sleep(Duration::from_secs(1)).await;
+    }
+    cluster.heal();
+}
+
 /// Demands that a healed cluster serves a fresh request, and that its replicas come to stand at one index.
 async fn converge(cluster: &Cluster) {
     let give_up_ns = runtime::true_now_ns() + HEAL_MS * 1_000_000;
-    let probe = people::client(cluster.clone(), 99, runtime::true_now_ns() + 1);
-    let served = runtime::spawn_on(Host(1_099), probe);
+    let served = runtime::spawn_on(Host(1_099), people::visitor(cluster.clone(), 99));
     if runtime::timeout(Duration::from_millis(HEAL_MS), served).await.is_err() {
         cluster
             .judge

@@ -57,15 +57,26 @@ fn seeds_hold_and_repeat_last_fifth() {
     fifth(4);
 }
 
-#[test]
-fn disk_whose_syncs_lie_is_caught() {
+fn caught(mutant: Mutant) -> bool {
     let options = Options {
-        mutant: Some(Mutant::LyingSync),
+        mutant: Some(mutant),
         ..Options::default()
     };
-    let caught = (1..=20).find(|seed| world::run(*seed, &options).verdict() == Verdict::Violation);
+    (1..=20).any(|seed| world::run(seed, &options).verdict() == Verdict::Violation)
+}
+
+#[test]
+fn disk_whose_syncs_do_nothing_is_caught() {
     assert!(
-        caught.is_some(),
+        caught(Mutant::LyingSync),
         "a disk that forgets what it acknowledged went through 20 seeds"
+    );
+}
+
+#[test]
+fn disk_whose_syncs_come_late_is_caught() {
+    assert!(
+        caught(Mutant::LateSync),
+        "acknowledged before it was durable went through 20 seeds"
     );
 }

@@ -71,6 +71,7 @@ pub struct Cluster {
     /// Who judges them.
     pub judge: Judge,
     quiet: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Cluster {
@@ -101,6 +102,7 @@ impl Cluster {
             network: Network::default(),
             judge,
             quiet: Arc::default(),
+            closed: Arc::default(),
         };
         runtime::spawn_on(Host::WORLD, cluster.clone().watch_power(alarms));
         cluster
@@ -109,6 +111,16 @@ impl Cluster {
     /// Lets the nodes' agents rest, so that the cluster can come to stand still.
     pub fn quieten(&self) {
         self.quiet.store(true, SeqCst);
+    }
+
+    /// Lets clients end with the request that they are at.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
+    }
+
+    /// Reports whether clients have ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(SeqCst)
     }
 
     /// Reports whether agents rest.
@@ -204,10 +216,10 @@ impl Cluster {
     }
 
     /// Lets the power go in the middle of a write to come.
-    pub fn arm_power_loss(&self, place: usize, calls: u64, down_ms: u64) {
+    pub fn arm_power_loss(&self, place: usize, calls: u64, at_sync: bool, down_ms: u64) {
         let machine = &self.machines[place];
         machine.state().down_ms = down_ms;
-        machine.disk.arm_power_loss(calls);
+        machine.disk.arm_power_loss(calls, at_sync);
     }
 
     async fn watch_power(self, mut alarms: UnboundedReceiver<Host>) {

@@ -35,8 +35,13 @@ fn strike(cluster: &Cluster, fault: Fault) {
     match fault {
         Fault::Kill { target, down_ms } => cluster.crash(place(cluster, target), false, down_ms),
         Fault::PowerLoss { target, down_ms } => cluster.crash(place(cluster, target), true, down_ms),
-        Fault::PowerLossInWrite { target, calls, down_ms } => {
-            cluster.arm_power_loss(place(cluster, target), calls, down_ms);
+        Fault::PowerLossInWrite {
+            target,
+            calls,
+            at_sync,
+            down_ms,
+        } => {
+            cluster.arm_power_loss(place(cluster, target), calls, at_sync, down_ms);
         }
         Fault::Pause { target, span_ms } => {
             runtime::pause(

@@ -70,20 +70,30 @@ pub fn open_door(cluster: &Cluster, host: Host, live: Live) {
     cluster.network.serve(host, DOOR, Arc::new(Door(live)));
 }
 
-/// One client, until `end_ns` of true time.
-pub async fn client(cluster: Cluster, number: u64, end_ns: u64) {
+/// One client, until the doors close.
+pub async fn client(cluster: Cluster, number: u64) {
     let mut client = Client::new(number, runtime::stream("client", &[number]));
-    let host = Host(FIRST_GUEST + number);
     let mut place = usize::try_from(number).unwrap_or(0) % cluster.machines.len();
-    while runtime::true_now_ns() < end_ns {
-        runtime::sleep(Duration::from_millis(client.think_ms())).await;
-        let envelope = client.next(true_wall_ms());
-        let knowledge = ask(&cluster, &mut client, host, &mut place, &envelope).await;
-        if let Knowledge::Acknowledged(index) = knowledge {
-            client.acknowledged(&envelope.command, index);
-        }
-        tell(&cluster, host, &envelope, knowledge);
+    while !cluster.is_closed() {
+        request(&cluster, &mut client, number, &mut place).await;
     }
+}
+
+/// One request of a client that has not asked before.
+pub async fn visitor(cluster: Cluster, number: u64) {
+    let mut client = Client::new(number, runtime::stream("client", &[number]));
+    request(&cluster, &mut client, number, &mut 0).await;
+}
+
+async fn request(cluster: &Cluster, client: &mut Client, number: u64, place: &mut usize) {
+    let host = Host(FIRST_GUEST + number);
+    runtime::sleep(Duration::from_millis(client.think_ms())).await;
+    let envelope = client.next(true_wall_ms());
+    let knowledge = ask(cluster, client, host, place, &envelope).await;
+    if let Knowledge::Acknowledged(index) = knowledge {
+        client.acknowledged(&envelope.command, index);
+    }
+    tell(cluster, host, &envelope, knowledge);
 }
 
 fn tell(cluster: &Cluster, host: Host, envelope: &Envelope, knowledge: Knowledge) {

@@ -130,7 +130,8 @@ where
             Ok(results) => {
                 // Results come when entries are applied; the next batch does not wait for them.
                 drop(RT::spawn(async move {
-                    let mut results = results;
+                    // It ends early when openraft stops, and must not be asked again then.
+                    let mut results = results.fuse();
                     for answer in answers {
                         let submitted = match results.next().await {
                             Some(Ok(Ok(written))) => Submitted::Decided(written.response),
