@@ -130,6 +130,22 @@ pub fn joining_client(authority_fingerprint: [u8; 32]) -> Result<ClientConfig, T
     }))
 }
 
+/// Whether an error, or one of its causes, is that the other side showed another authority than the one expected: a join token of
+/// another cluster, or a man in the middle.
+pub fn is_another_authority(error: &(dyn std::error::Error + 'static)) -> bool {
+    let refused = |error: &Error| matches!(error, Error::InvalidCertificate(CertificateError::UnknownIssuer));
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inside = inner.and_then(|inner| inner.downcast_ref::<Error>());
+        if error.downcast_ref::<Error>().or(inside).is_some_and(refused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// The name under which `node` is dialled.
 pub fn dialled_name(node: NodeId, cluster: ClusterId) -> String {
     node_name(node, cluster)
@@ -406,5 +422,97 @@ impl ServerCertVerifier for PinnedVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::env::{Clock, OsClock};
+    use crate::identity::authority::{Authority, NodeKey};
+
+    const CLUSTER: ClusterId = ClusterId([3; 16]);
+
+    fn member(authority: &Authority) -> Identity {
+        let key = NodeKey::generate().unwrap();
+        let certificate = authority.issue(&key.spki(), CLUSTER, &[], OsClock.wall_ms()).unwrap();
+        Identity::assemble(&key, certificate, authority.certificate().clone()).unwrap()
+    }
+
+    fn authority() -> Authority {
+        Authority::found(CLUSTER, OsClock.wall_ms()).unwrap()
+    }
+
+    /// Sends one secret byte over HTTPS sockets; gives what the server read, or the client's error.
+    fn send_secret(server: ServerConfig, client: ClientConfig) -> (Option<u8>, std::io::Result<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut session = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+            let mut byte = [0];
+            rustls::Stream::new(&mut session, &mut socket)
+                .read_exact(&mut byte)
+                .ok()
+                .map(|()| byte[0])
+        });
+        let mut socket = TcpStream::connect(at).unwrap();
+        let mut session = rustls::ClientConnection::new(Arc::new(client), "127.0.0.1".try_into().unwrap()).unwrap();
+        let sent = rustls::Stream::new(&mut session, &mut socket).write_all(b"s");
+        drop(socket);
+        (serving.join().unwrap(), sent)
+    }
+
+    #[test]
+    fn a_joining_machine_talks_only_to_the_cluster_of_its_token() {
+        let ours = authority();
+        let pinned = fingerprint(ours.certificate()).unwrap();
+        let (read, sent) = send_secret(https_server(&member(&ours)).unwrap(), joining_client(pinned).unwrap());
+        assert!(sent.is_ok());
+        assert_eq!(read, Some(b's'));
+
+        let (read, sent) = send_secret(
+            https_server(&member(&authority())).unwrap(),
+            joining_client(pinned).unwrap(),
+        );
+        assert!(is_another_authority(&sent.unwrap_err()));
+        assert_eq!(read, None, "nothing was sent to a stranger");
+    }
+
+    #[test]
+    fn a_stranger_that_shows_our_authority_without_its_signature_is_refused() {
+        let (ours, theirs) = (authority(), authority());
+        let key = NodeKey::generate().unwrap();
+        let certificate = theirs.issue(&key.spki(), CLUSTER, &[], OsClock.wall_ms()).unwrap();
+        // Its own certificate, with our authority's beside it.
+        let stranger = Identity::assemble(&key, certificate, ours.certificate().clone()).unwrap();
+        let pinned = fingerprint(ours.certificate()).unwrap();
+        let (read, sent) = send_secret(https_server(&stranger).unwrap(), joining_client(pinned).unwrap());
+        assert!(sent.is_err());
+        assert_eq!(read, None);
+    }
+
+    #[test]
+    fn any_node_of_the_cluster_serves_https_under_any_address() {
+        let ours = authority();
+        let client = || https_client(ours.certificate(), CLUSTER).unwrap();
+        assert!(send_secret(https_server(&member(&ours)).unwrap(), client()).1.is_ok());
+        assert!(
+            send_secret(https_server(&member(&authority())).unwrap(), client())
+                .1
+                .is_err()
+        );
+        assert!(
+            send_secret(
+                https_server(&member(&ours)).unwrap(),
+                https_client(ours.certificate(), ClusterId([4; 16])).unwrap()
+            )
+            .1
+            .is_err()
+        );
     }
 }
