@@ -16,9 +16,9 @@ use crate::env::{Clock, OsClock, OsEntropy};
 use crate::identity::Identity;
 use crate::identity::authority::NodeKey;
 use crate::identity::folder::{DataFolder, NodeFile, write_durably};
-use crate::join::{JoinAnswer, JoinRequest, JoinToken, Peer};
+use crate::join::{JoinAnswer, JoinRequest, JoinToken, Peer, TokenError};
 use crate::net::quic::Listen;
-use crate::net::tls::joining_client;
+use crate::net::tls::{is_another_authority, joining_client};
 use crate::wire::problem::Problem;
 
 /// A node that knows who it is.
@@ -303,6 +303,16 @@ fn advertised(host: Option<&str>, ip: IpAddr, toward: Option<IpAddr>) -> Result<
     }
 }
 
+/// Why nobody was asked: most often the token is of another cluster, and then the error says so.
+fn unanswered(address: &str, error: &reqwest::Error) -> DaemonError {
+    if is_another_authority(error) {
+        return DaemonError::refused(&TokenError::Foreign {
+            address: address.to_owned(),
+        });
+    }
+    DaemonError::unavailable(error)
+}
+
 /// Asks a node of the cluster to admit this machine. The authority is checked before the secret is sent.
 async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<JoinAnswer, DaemonError> {
     let tls = joining_client(token.authority).map_err(|error| DaemonError::failed(&error))?;
@@ -319,7 +329,7 @@ async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<
         .json(request)
         .send()
         .await;
-    let response = sent.map_err(|error| DaemonError::unavailable(&error))?;
+    let response = sent.map_err(|error| unanswered(address, &error))?;
     if response.status().is_success() {
         return response.json().await.map_err(|error| DaemonError::failed(&error));
     }
@@ -338,3 +348,48 @@ async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<
 
 /// Longest wait for an admission: a log entry and a signature.
 const JOIN_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use holdfast_proto::id::ClusterId;
+
+    use super::*;
+    use crate::identity::authority::{Authority, fingerprint};
+    use crate::net::tls::https_server;
+
+    #[tokio::test]
+    async fn a_token_of_another_cluster_is_told_as_such() {
+        let cluster = ClusterId([3; 16]);
+        let now_ms = OsClock.wall_ms();
+        let (ours, theirs) = (
+            Authority::found(cluster, now_ms).unwrap(),
+            Authority::found(cluster, now_ms).unwrap(),
+        );
+        let key = NodeKey::generate().unwrap();
+        let certificate = theirs.issue(&key.spki(), cluster, &[], now_ms).unwrap();
+        let server = Identity::assemble(&key, certificate, theirs.certificate().clone()).unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let session = rustls::ServerConnection::new(Arc::new(https_server(&server).unwrap())).unwrap();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut session = session;
+            // Ends with the client's refusal.
+            let _ = session.complete_io(&mut socket);
+        });
+
+        let token = JoinToken::draw(NodeRole::Replica, fingerprint(ours.certificate()).unwrap(), &OsEntropy);
+        let place = NodeAddress {
+            host: "h".into(),
+            main_port: 1,
+            lease_port: 2,
+            bulk_port: 3,
+        };
+        let request = JoinRequest::new(&token, &key, "a".parse().unwrap(), "z".parse().unwrap(), place);
+        let refused = ask(&address, &token, &request).await.unwrap_err();
+        assert!(refused.reason.contains("of another cluster"), "{refused}");
+        serving.join().unwrap();
+    }
+}

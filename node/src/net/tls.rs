@@ -133,17 +133,12 @@ pub fn joining_client(authority_fingerprint: [u8; 32]) -> Result<ClientConfig, T
 /// Whether an error, or one of its causes, is that the other side showed another authority than the one expected: a join token of
 /// another cluster, or a man in the middle.
 pub fn is_another_authority(error: &(dyn std::error::Error + 'static)) -> bool {
-    let refused = |error: &Error| matches!(error, Error::InvalidCertificate(CertificateError::UnknownIssuer));
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let inside = inner.and_then(|inner| inner.downcast_ref::<Error>());
-        if error.downcast_ref::<Error>().or(inside).is_some_and(refused) {
-            return true;
-        }
-        cause = error.source();
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return matches!(error, Error::InvalidCertificate(CertificateError::UnknownIssuer));
     }
-    false
+    // The source of an I/O error is that of the error inside it, so what is inside must be looked at by itself.
+    let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    inside.is_some_and(|inside| is_another_authority(inside)) || error.source().is_some_and(is_another_authority)
 }
 
 /// The name under which `node` is dialled.
