@@ -179,7 +179,7 @@ fn sweep(from: u64, count: u64, json: bool, world: &World) -> Verdict {
             println!("{report}");
             let first = report.violations.first().map(ToString::to_string);
             let why = first.or_else(|| report.counts.void_reason()).unwrap_or_default();
-            println!("  {why}\n  replay: holdfast-chaos run --seed {seed}");
+            println!("  {why}\n  replay: {}", report.replay);
         }
     }
     let verdict = sweep.verdict();

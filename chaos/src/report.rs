@@ -109,6 +109,8 @@ pub struct Report {
     pub undecided: Vec<String>,
     /// What befell the cluster.
     pub plan: Plan,
+    /// The line that runs it again; a plan of its own comes in beside it.
+    pub replay: String,
     /// Where every replica stood in the end, one line each.
     pub replicas: Vec<String>,
     /// The last events before the end, or around the first violation.
@@ -148,7 +150,7 @@ impl Report {
         for event in &self.recent {
             text.push_str(&format!("  {event}\n"));
         }
-        text.push_str(&format!("replay: holdfast-chaos run --seed {}\n", self.seed));
+        text.push_str(&format!("replay: {}\n", self.replay));
         text
     }
 }
@@ -249,6 +251,7 @@ mod tests {
             violations: Vec::new(),
             undecided: Vec::new(),
             plan: Plan::calm(3, 20_000),
+            replay: "holdfast-chaos run --seed 7".to_owned(),
             replicas: Vec::new(),
             recent: Vec::new(),
         }

@@ -89,10 +89,10 @@ pub fn run(seed: u64, options: &Options) -> Report {
     } else {
         runtime.simulate(world)
     };
-    report(seed, plan, ended, &finished)
+    report(seed, options, plan, ended, &finished)
 }
 
-fn report(seed: u64, plan: Plan, ended: Ended, finished: &Finished) -> Report {
+fn report(seed: u64, options: &Options, plan: Plan, ended: Ended, finished: &Finished) -> Report {
     let (counts, violations, mut recent) = ended.judged;
     if recent.is_empty() {
         recent = finished.trace.recent().copied().collect();
@@ -107,9 +107,27 @@ fn report(seed: u64, plan: Plan, ended: Ended, finished: &Finished) -> Report {
         violations,
         undecided: Vec::new(),
         plan,
+        replay: replay(seed, options),
         replicas: ended.replicas,
         recent,
     }
+}
+
+fn replay(seed: u64, options: &Options) -> String {
+    let Options {
+        replicas,
+        span_ms,
+        mutant,
+        ..
+    } = options;
+    let mut line = format!("holdfast-chaos run --seed {seed}");
+    if (*replicas, *span_ms) != (Options::default().replicas, Options::default().span_ms) {
+        line.push_str(&format!(" --nodes {replicas} --secs {}", span_ms / 1_000));
+    }
+    if let Some(value) = mutant.and_then(|mutant| clap::ValueEnum::to_possible_value(&mutant)) {
+        line.push_str(&format!(" --mutant {}", value.get_name()));
+    }
+    line
 }
 
 /// What is left of a world besides its trace.
