@@ -25,6 +25,8 @@ use crate::wire::{INDEX, NODES, REQUEST_ID};
 
 /// Time to connect to one node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Probes of a silent connection, after which a stream counts as broken and is opened elsewhere.
+const PROBES_MAX: u32 = 3;
 /// Time for one node to answer one try.
 const TRY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time over all tries of one request: longer than an election, shorter than a person's patience.
@@ -140,6 +142,8 @@ impl Client {
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(CONNECT_TIMEOUT)
+            .tcp_keepalive_interval(CONNECT_TIMEOUT)
+            .tcp_keepalive_retries(PROBES_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(ClientError::Setup)?;

@@ -17,6 +17,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Silence after which a connection is probed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
+/// Probes of a silent connection, after which it counts as broken.
+const PROBES_MAX: u32 = 3;
+
 /// The client that reaches other nodes of the cluster.
 ///
 /// # Errors
@@ -28,6 +31,8 @@ pub fn peers(tls: ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(KEEPALIVE)
+        .tcp_keepalive_interval(KEEPALIVE)
+        .tcp_keepalive_retries(PROBES_MAX)
         .redirect(reqwest::redirect::Policy::none())
         .build()
 }

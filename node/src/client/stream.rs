@@ -12,7 +12,7 @@ use holdfast_proto::id::{Cursor, LeaseId};
 use reqwest::header::{ACCEPT, AUTHORIZATION};
 use serde::Deserialize;
 
-use super::{Client, ClientError, Try, judge};
+use super::{Client, ClientError, TRY_TIMEOUT, Try, judge};
 use crate::wire::event::CloudEvent;
 use crate::wire::lease::LogLine;
 
@@ -135,7 +135,9 @@ impl Client {
                 if let Some(authorization) = &self.authorization {
                     request = request.header(AUTHORIZATION, authorization.expose().clone());
                 }
-                match request.send().await {
+                // A node that hangs takes the connection and never answers; the next one may.
+                let Ok(sent) = tokio::time::timeout(TRY_TIMEOUT, request.send()).await else { continue };
+                match sent {
                     Ok(response) if response.status().is_success() => {
                         self.learn(&address, response.headers());
                         return Ok(Lines::new(response));
