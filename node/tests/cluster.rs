@@ -36,7 +36,8 @@ async fn cluster(nodes: usize) -> LocalCluster {
     until(&cluster, &["nodes"], |list| {
         let list = list["nodes"].as_array()?;
         let count = |key: &str, value: Value| list.iter().filter(|node| node[key] == value).count();
-        (count("status", "ready".into()) == nodes && count("voter", true.into()) == voters).then_some(())
+        let takes_work = count("devices_free", 2.into()) == nodes;
+        (takes_work && count("status", "ready".into()) == nodes && count("voter", true.into()) == voters).then_some(())
     })
     .await;
     cluster
@@ -366,6 +367,9 @@ async fn a_real_trace_is_leased_billed_and_told_by_the_events_alone() {
     assert_eq!((&summary["leases"], &summary["completed"]), (&300.into(), &300.into()));
 }
 
+/// How the scratch folders of local clusters begin.
+const SCRATCH: &str = "holdfast-local-";
+
 /// What a cluster could leave on a machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
@@ -386,21 +390,24 @@ impl Traces {
             names.sort();
             names
         };
-        let is_node = |pid: &str| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-            words.first().is_some_and(|word| word.ends_with("holdfast"))
+        // Other nodes may run on this machine; ours name their scratch folder in the command line or the environment.
+        let is_ours = |pid: &str| {
+            let names = |file: &str| {
+                let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                bytes.windows(SCRATCH.len()).any(|part| part == SCRATCH.as_bytes())
+            };
+            names("cmdline") || names("environ")
         };
         let mounts = std::fs::read_to_string("/proc/self/mounts")
             .unwrap_or_default()
             .lines()
             .count();
         Self {
-            processes: names("/proc", &is_node),
+            processes: names("/proc", &is_ours),
             folders: names(&std::env::temp_dir().to_string_lossy(), &|name| {
-                name.starts_with("holdfast-local-")
+                name.starts_with(SCRATCH)
             }),
-            groups: names("/sys/fs/cgroup/freezer/holdfast", &|name| name.starts_with("n-")),
+            groups: names("/sys/fs/cgroup/freezer", &|name| name.starts_with("holdfast-")),
             mounts,
         }
     }

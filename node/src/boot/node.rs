@@ -147,6 +147,8 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
 struct Running {
     keeper: Arc<NodeKeeper>,
     worker: Arc<Worker>,
+    /// Sampling ends when this is dropped, and with it the inventory.
+    _devices: device::Devices,
     stop_api: watch::Sender<bool>,
 }
 
@@ -177,6 +179,7 @@ impl Running {
         Ok(Self {
             keeper,
             worker,
+            _devices: devices,
             stop_api,
         })
     }

@@ -136,7 +136,9 @@ impl Client {
                     request = request.header(AUTHORIZATION, authorization.expose().clone());
                 }
                 // A node that hangs takes the connection and never answers; the next one may.
-                let Ok(sent) = tokio::time::timeout(TRY_TIMEOUT, request.send()).await else { continue };
+                let Ok(sent) = tokio::time::timeout(TRY_TIMEOUT, request.send()).await else {
+                    continue;
+                };
                 match sent {
                     Ok(response) if response.status().is_success() => {
                         self.learn(&address, response.headers());

@@ -79,7 +79,9 @@ pub(crate) async fn ready(cluster: &LocalCluster) -> Result<(), DemoError> {
     let all = cluster.nodes().len();
     until(cluster, &["nodes"], "all nodes ready and voting", WITHIN, |nodes| {
         let nodes = nodes["nodes"].as_array()?;
-        let good = |node: &&Value| node["status"] == "ready" && node["voter"] == true;
+        let good = |node: &&Value| {
+            node["status"] == "ready" && node["voter"] == true && node["devices_free"].as_u64() > Some(0)
+        };
         (nodes.iter().filter(good).count() == all).then_some(())
     })
     .await
