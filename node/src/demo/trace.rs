@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::story::{of_type, ready};
+use super::story::ready;
 use super::{DemoError, Stage, events, three_zones, until};
 use crate::env::{Clock, OsClock};
 use crate::local::LocalCluster;
@@ -116,14 +116,38 @@ struct Outcome {
     billed_micros: u64,
 }
 
+/// What the stream has told of one lease so far.
+#[derive(Debug, Default)]
+struct Told {
+    activated_ms: Option<u64>,
+    charged_ms: u64,
+    /// It was not heard, or moved: its time is not simply from its start to its end.
+    was_disturbed: bool,
+}
+
+impl Told {
+    /// The time from the start of a lease that ended undisturbed at `ended_ms`, less what was charged; 0 when it is right.
+    fn uncharged_ms(&self, ended_ms: u64) -> u64 {
+        let ran_ms = self.activated_ms.map_or(0, |began| ended_ms - began);
+        if self.was_disturbed {
+            0
+        } else {
+            ran_ms.abs_diff(self.charged_ms)
+        }
+    }
+}
+
 /// Folds the public events into the outcome, and checks each bill and each grant on the way.
 fn judge(events: &[Value]) -> Result<Outcome, DemoError> {
     let claim = |text: String| Err(DemoError::Claim(text));
     let mut outcome = Outcome::default();
     let mut held: BTreeMap<String, String> = BTreeMap::new();
+    let mut told: BTreeMap<String, Told> = BTreeMap::new();
     for event in events {
         let body = &event["data"];
+        let at_ms = event["timems"].as_u64().unwrap_or_default();
         let lease = body["lease"].as_str().unwrap_or_default().to_owned();
+        let of_lease = told.entry(lease.clone()).or_default();
         match body["type"].as_str() {
             Some("placement-committed") => {
                 for device in devices_of(body) {
@@ -135,6 +159,8 @@ fn judge(events: &[Value]) -> Result<Outcome, DemoError> {
                 }
             }
             Some("allocation-ended") => held.retain(|_, holder| *holder != lease),
+            Some("lease-activated") => of_lease.activated_ms = of_lease.activated_ms.or(Some(at_ms)),
+            Some("lease-frozen" | "lease-migrating" | "attempt-ended") => of_lease.was_disturbed = true,
             Some("lease-charged") => {
                 let number = |key: &str| body[key].as_u64().unwrap_or_default();
                 let span = Span(number("until") - number("from") - number("unpaid"));
@@ -142,19 +168,21 @@ fn judge(events: &[Value]) -> Result<Outcome, DemoError> {
                 if amount != body["amount_micros"].as_u64() {
                     return claim(format!("{lease} was charged {} for {span}", body["amount_micros"]));
                 }
+                of_lease.charged_ms += span.0;
                 outcome.billed_micros += number("amount_micros");
             }
-            Some("lease-ended") => match body["reason"].as_str() {
-                Some("completed") => outcome.completed += 1,
-                other => *outcome.others.entry(other.unwrap_or("?").to_owned()).or_default() += 1,
-            },
+            Some("lease-ended") => {
+                let off_ms = of_lease.uncharged_ms(at_ms);
+                if off_ms > 0 {
+                    return claim(format!("{lease} was charged for {off_ms} ms more or less than it ran"));
+                }
+                match body["reason"].as_str() {
+                    Some("completed") => outcome.completed += 1,
+                    other => *outcome.others.entry(other.unwrap_or("?").to_owned()).or_default() += 1,
+                }
+            }
             _ => {}
         }
-    }
-    let charged: u64 = of_type(events, "lease-charged").count() as u64;
-    let active = of_type(events, "lease-activated").count() as u64;
-    if charged < active {
-        return claim(format!("{active} leases ran, {charged} lines were charged"));
     }
     Ok(outcome)
 }
@@ -265,5 +293,23 @@ mod tests {
         };
         assert_eq!(judge(&[line(7)]).unwrap().billed_micros, 7);
         assert!(judge(&[line(8)]).is_err());
+    }
+
+    #[test]
+    fn time_that_was_run_and_not_charged_is_found_in_the_stream() {
+        let at = |ms: u64, data: Value| json!({"timems": ms, "data": data});
+        let started = at(1_000, json!({"type": "lease-activated", "lease": "lease-1"}));
+        let charged = json!({"type": "lease-charged", "lease": "lease-1", "from": 1_000, "until": 3_000, "unpaid": 0,
+                             "micros_per_hour": 1_800, "amount_micros": 1});
+        let ended = |ms| {
+            at(
+                ms,
+                json!({"type": "lease-ended", "lease": "lease-1", "reason": "completed"}),
+            )
+        };
+        assert!(judge(&[started.clone(), at(3_000, charged.clone()), ended(3_000)]).is_ok());
+        assert!(judge(&[started.clone(), at(3_000, charged), ended(3_001)]).is_err());
+        assert!(judge(&[started.clone(), ended(3_000)]).is_err());
+        assert!(judge(&[started, ended(1_000)]).is_ok(), "no time, no line");
     }
 }
