@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use holdfast_node::{boot, cli, executor, trainer};
 
 fn main() -> ExitCode {
+    #[cfg(feature = "planted")]
+    plant();
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next().unwrap_or_default();
     match first.to_str() {
@@ -13,5 +15,20 @@ fn main() -> ExitCode {
         // The work that the demo leases devices for.
         Some("trainer") => trainer::main(std::iter::once(first).chain(arguments)),
         _ => cli::main(&boot::RealDaemon),
+    }
+}
+
+/// Breaks the rule that the environment names. A name that is none ends the program: a test that breaks nothing proves
+/// nothing.
+#[cfg(feature = "planted")]
+fn plant() {
+    use holdfast_storage::planted::{Plant, VARIABLE, plant};
+
+    if let Ok(name) = std::env::var(VARIABLE) {
+        let Some(named) = Plant::named(&name) else {
+            eprintln!("holdfast: {VARIABLE}={name} names no plant");
+            std::process::exit(64);
+        };
+        plant(Some(named));
     }
 }

@@ -6,6 +6,7 @@
 //! - [`index`] holds projections over the event log that can be made again at any time.
 //! - [`machine`] is the pure function from the committed log to the state and its events.
 //! - [`adapter`] drives it for openraft; [`source`] is how everyone else reads what it did.
+//! - [`planted`] names the rules that a test build can be told to break.
 //! - [`raft_log`] is openraft's log storage on a journal; [`types`] is its type configuration.
 //!
 //! Not here: the network, clocks, processes, and who is allowed to do what. The node crate has those.
@@ -16,6 +17,7 @@ pub mod event_log;
 pub mod index;
 pub mod journal;
 pub mod machine;
+pub mod planted;
 pub mod raft_log;
 pub mod snapshot;
 pub mod source;

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use holdfast_proto::event::Event;
-use holdfast_proto::id::LeaseId;
+use holdfast_proto::id::{Cursor, LeaseId};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{BenchError, cpu_us, ms, percentile, resident_mib};
-use crate::client::{Client, stream::Item};
+use crate::client::{Client, ClientError, stream::Item};
 use crate::demo::{ready, three_zones};
 use crate::env::OsClock;
 use crate::local::LocalCluster;
@@ -83,6 +83,9 @@ async fn watch_idle(cluster: &LocalCluster, seconds: u64) -> Value {
     json!({ "core_percent_per_node": (percent * 100.0).round() / 100.0, "resident_mib_max": resident })
 }
 
+/// What the stream showed of a lease, and when; or why there is no stream.
+type Told = Result<(LeaseId, Seen, u64), ClientError>;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Started,
@@ -90,34 +93,40 @@ enum Seen {
 }
 
 /// Tells each start and end with the moment at which the stream showed it.
-async fn watch(client: &Client, seen: mpsc::UnboundedSender<(LeaseId, Seen, u64)>) {
-    let mut events = client.events("topic=placement&topic=lease", None);
-    while let Ok(item) = events.next().await {
+async fn watch(client: &Client, seen: mpsc::UnboundedSender<Told>) {
+    // From the start of history, so that no start is missed while the stream opens.
+    let mut events = client.events("topic=placement,lease", Some(Cursor::default()));
+    loop {
+        let item = match events.next().await {
+            Ok(item) => item,
+            Err(error) => return drop(seen.send(Err(error))),
+        };
         let Item::Event(event) = item else { continue };
         let told = match event.data {
             Event::AllocationStarted { lease, .. } => (lease, Seen::Started, OsClock.boot_us()),
             Event::LeaseEnded { lease, .. } => (lease, Seen::Ended, OsClock.boot_us()),
             _ => continue,
         };
-        if seen.send(told).is_err() {
+        if seen.send(Ok(told)).is_err() {
             return;
         }
     }
 }
 
 async fn next(
-    starts: &mut mpsc::UnboundedReceiver<(LeaseId, Seen, u64)>,
+    starts: &mut mpsc::UnboundedReceiver<Told>,
     lease: LeaseId,
     wanted: Seen,
 ) -> Result<u64, BenchError> {
     let waiting = async {
-        while let Some((of, what, at_us)) = starts.recv().await {
+        while let Some(told) = starts.recv().await {
+            let (of, what, at_us) = told?;
             if of == lease && what == wanted {
-                return Some(at_us);
+                return Ok(at_us);
             }
         }
-        None
+        Err(BenchError::Void("the event stream ended".to_owned()))
     };
-    let seen = tokio::time::timeout(WITHIN, waiting).await.ok().flatten();
-    seen.ok_or_else(|| BenchError::Void(format!("{lease} was not {wanted:?} within {WITHIN:?}")))
+    let late = |_| BenchError::Void(format!("{lease} was not {wanted:?} within {WITHIN:?}"));
+    tokio::time::timeout(WITHIN, waiting).await.map_err(late)?
 }

@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use holdfast_storage::planted;
+
 use super::attach::{AttachError, Found, attach};
 use super::supervisor::record::{self, CLAIM_FILE, SPEC_FILE};
 use super::supervisor::spec::{Spec, SpecError};
@@ -90,6 +92,7 @@ impl Launcher {
             .arg("supervise")
             .arg(folder)
             .env_clear()
+            .envs(planted::chosen().map(|plant| (planted::VARIABLE, plant.name())))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

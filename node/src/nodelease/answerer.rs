@@ -504,7 +504,10 @@ impl Answerer {
         let noted = self.notes.unreachable_ms(node.node, node.generation);
         let quiet_until = self.notes.quiet(node.node).map_or(0, |quiet| quiet.stopped_ms);
         let memory = self.memory.entry(node.node).or_default();
-        let base_ms = memory.answered_ms.or(noted).unwrap_or(ready_ms);
+        // An answer of an earlier leader rests on a question asked before a quorum elected this one: it has run out
+        // when as much time has passed since this leader was ready, even when `NodeUnreachable` was applied later.
+        let unanswered_ms = noted.map_or(ready_ms, |noted| noted.min(ready_ms));
+        let base_ms = memory.answered_ms.unwrap_or(unanswered_ms);
         let waited = now_ms >= (base_ms + self.timing.lost_wait_ms()).max(quiet_until);
         if self.rules.lost_wait && !waited {
             return false;

@@ -4,6 +4,7 @@
 //! returns. All times are milliseconds on the boot clock. The rule: nothing but an order that carries a deadline in
 //! the future thaws work, and what is once to be killed is never anything else again.
 
+use holdfast_storage::planted::{self, Plant};
 use serde::{Deserialize, Serialize};
 
 use super::spec::{DeadlinePolicy, Spec};
@@ -155,6 +156,9 @@ impl Course {
 
     /// The deadline that is in force.
     pub fn deadline_ms(&self) -> u64 {
+        if planted::has(Plant::DeadlineIgnored) {
+            return u64::MAX;
+        }
         self.deadline_ms
     }
 
@@ -173,7 +177,7 @@ impl Course {
 
     /// Whether the program may still be executed: a spec whose deadline has passed starts nothing.
     pub fn may_launch(&self, now: u64) -> bool {
-        let lapsed = self.policy != DeadlinePolicy::Keep && now >= self.deadline_ms;
+        let lapsed = self.policy != DeadlinePolicy::Keep && now >= self.deadline_ms();
         let over = self.run_until_ms.is_some_and(|until| now >= until);
         self.phase == Phase::Launching && !lapsed && !over
     }
@@ -247,7 +251,7 @@ impl Course {
             Phase::Launching | Phase::Running if self.run_until_ms.is_some_and(|until| now >= until) => {
                 self.stop(EndCause::RunUntil, self.grace_ms, now)
             }
-            Phase::Launching | Phase::Running if now >= self.deadline_ms => match self.policy {
+            Phase::Launching | Phase::Running if now >= self.deadline_ms() => match self.policy {
                 DeadlinePolicy::Freeze => Some(self.freeze(now)),
                 DeadlinePolicy::Stop => self.kill(EndCause::Deadline, now),
                 DeadlinePolicy::Keep => None,
@@ -266,7 +270,7 @@ impl Course {
 
     /// When `tick` next has something to do.
     pub fn next_wake(&self) -> Option<u64> {
-        let deadline = (self.policy != DeadlinePolicy::Keep).then_some(self.deadline_ms);
+        let deadline = (self.policy != DeadlinePolicy::Keep).then_some(self.deadline_ms());
         let earliest = |times: [Option<u64>; 2]| times.into_iter().flatten().min();
         match self.phase {
             Phase::Launching | Phase::Running => earliest([deadline, self.run_until_ms]),
@@ -281,7 +285,7 @@ impl Course {
 
     /// A stop in its grace is still execution: the deadline ends the grace.
     fn deadline_binds(&self, now: u64) -> bool {
-        self.policy != DeadlinePolicy::Keep && now >= self.deadline_ms
+        self.policy != DeadlinePolicy::Keep && now >= self.deadline_ms()
     }
 
     fn freeze(&mut self, now: u64) -> Act {

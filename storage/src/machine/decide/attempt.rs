@@ -213,6 +213,20 @@ fn exited(
         }
     }
     let was_over = placement.over && !unaccepted;
+    if lease.status == LeaseStatus::Starting
+        && matches!(member.run, Run::Accepted(_))
+        && !was_over
+        && exit_needs_a_start(exit)
+    {
+        // It ended before its start was told, and its end proves the start.
+        draft.emit(Event::AllocationStarted {
+            lease: id,
+            epoch,
+            attempt,
+            node,
+        });
+        activate(draft, id);
+    }
     draft.emit(Event::AllocationExited {
         lease: id,
         epoch,
