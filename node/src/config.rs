@@ -250,6 +250,21 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_that_is_shipped_names_every_key_with_its_default() {
+        let sample = include_str!("../../deploy/holdfast.toml");
+        assert_eq!(toml::from_str::<Config>(sample).unwrap(), Config::default());
+        // Keys without a default stand there behind a `#`.
+        let all: String = sample
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|key| key.contains(" = ")).unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let config: Config = toml::from_str(&all).unwrap();
+        assert!(config.node.label.is_some() && config.node.host.is_some());
+        assert!(config.devices.simulate.is_some() && config.devices.memory_mib.is_some());
+    }
+
+    #[test]
     fn a_key_that_is_not_known_is_refused_by_its_name() {
         for text in [
             "datta = \"/x\"",

@@ -23,6 +23,7 @@ use tokio::process::{Child, Command};
 use crate::client::Client;
 use crate::client::credentials::{Credentials, Overrides};
 use crate::env::{Clock, Entropy, OsClock, OsEntropy};
+use crate::executor::cgroup::Group;
 use crate::executor::outfit::Outfit;
 use crate::executor::supervisor::spec::GroupChoice;
 use crate::executor::{cgroup, procfs};
@@ -463,11 +464,17 @@ impl Drop for LocalCluster {
         for node in &mut self.nodes {
             node.child.take().as_mut().map(Child::start_kill);
         }
+        let ids = self.nodes.iter().filter_map(|node| node.id.parse().ok());
+        let roots: Vec<String> = ids.map(Outfit::group_root_of).collect();
+        for root in &roots {
+            // Frozen work holds a SIGKILL back until it is thawed, which a group's kill does.
+            cgroup::inhabited(GroupChoice::Auto, root)
+                .values()
+                .for_each(Group::kill);
+        }
         end_all_of(self.scratch.path());
-        for node in &self.nodes {
-            if let Ok(id) = node.id.parse() {
-                cgroup::remove_all(GroupChoice::Auto, &Outfit::group_root_of(id));
-            }
+        for root in &roots {
+            cgroup::remove_all(GroupChoice::Auto, root);
         }
     }
 }

@@ -63,7 +63,7 @@ impl Timing {
         silence_ticks: 15,
         stop_bound_ms: limits::STOP_BOUND_MS,
         rho_permille: limits::CLOCK_RATE_ERROR_PERMILLE,
-        round_gap_ms: 10,
+        round_gap_ms: 40,
         losses_per_minute_min: 8,
         losses_per_minute_share: 8,
     };

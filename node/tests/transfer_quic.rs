@@ -75,6 +75,7 @@ fn start(identity: &Identity, pusher: NodeId, place: &Path) -> Node {
         router,
         runtime: Handle::current(),
         lease_runtime: Handle::current(),
+        bulk_runtime: Handle::current(),
     };
     let quic = Arc::new(Quic::bind(&setup).unwrap());
     let courier = Courier::new(identity.node, store, quic.clone(), Arc::new(OsClock), u64::MAX);

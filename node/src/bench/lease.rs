@@ -113,11 +113,7 @@ async fn watch(client: &Client, seen: mpsc::UnboundedSender<Told>) {
     }
 }
 
-async fn next(
-    starts: &mut mpsc::UnboundedReceiver<Told>,
-    lease: LeaseId,
-    wanted: Seen,
-) -> Result<u64, BenchError> {
+async fn next(starts: &mut mpsc::UnboundedReceiver<Told>, lease: LeaseId, wanted: Seen) -> Result<u64, BenchError> {
     let waiting = async {
         while let Some(told) = starts.recv().await {
             let (of, what, at_us) = told?;

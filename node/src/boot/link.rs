@@ -8,6 +8,7 @@ use holdfast_proto::id::NodeId;
 use holdfast_proto::node::{NodeRole, NodeStatus};
 use holdfast_storage::adapter::Adapter;
 use openraft_rt_tokio::TokioRuntime;
+use tokio::runtime::Handle;
 
 use super::ReadState;
 use super::found::Beginning;
@@ -42,7 +43,11 @@ pub(super) struct Link {
 
 impl Link {
     /// Opens the sockets. Requests are refused until their services are registered.
-    pub(super) fn bind(beginning: &Beginning, lease_runtime: &LeaseRuntime) -> Result<Self, DaemonError> {
+    pub(super) fn bind(
+        beginning: &Beginning,
+        lease_runtime: &LeaseRuntime,
+        bulk_runtime: &Handle,
+    ) -> Result<Self, DaemonError> {
         let (book, admission) = (Arc::new(AddressBook::default()), Arc::new(Admission::default()));
         for Peer { node, address } in &beginning.peers {
             book.commit(*node, address);
@@ -54,8 +59,9 @@ impl Link {
             book: book.clone(),
             admission: admission.clone(),
             router: router.clone(),
-            runtime: tokio::runtime::Handle::current(),
+            runtime: Handle::current(),
             lease_runtime: lease_runtime.handle().clone(),
+            bulk_runtime: bulk_runtime.clone(),
         });
         let quic = Arc::new(quic.map_err(|error| DaemonError::failed(&error))?);
         Ok(Self {

@@ -4,6 +4,7 @@
 //! interface last. What fails while it runs (a disk, a superseded start) is told once, and stops the node.
 
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use holdfast_proto::command::Command;
@@ -13,6 +14,7 @@ use holdfast_proto::time::Span;
 use holdfast_storage::adapter::Adapter;
 use holdfast_storage::source::CommittedSource;
 use openraft_rt_tokio::TokioRuntime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 
 use super::envelope::by_node;
@@ -33,6 +35,8 @@ use crate::nodelease::thread::{Keeper, LeaseRuntime};
 
 /// Longest wait for the log to take a planned silence; without a quorum nobody would be told anyway.
 const QUIET_WITHIN: Duration = Duration::from_secs(3);
+/// Threads for requests, the scheduler and transfers: the rest of a large machine belongs to its tenants.
+const WORKERS_MAX: usize = 8;
 
 pub(super) type NodeReplica = Replica<TokioRuntime, Adapter<TokioRuntime>>;
 pub(super) type NodeKeeper = Keeper<NodeSurroundings>;
@@ -76,11 +80,21 @@ pub(super) struct Shared {
 pub(super) fn run(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<(), DaemonError> {
     beginning.keep(&config)?;
     tell_log(&config);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| DaemonError::failed(&error))?;
-    let result = runtime.block_on(live(config, beginning, ready));
-    runtime.shutdown_timeout(Duration::from_secs(2));
+    let consensus = runtime("raft", 1)?;
+    let rest = runtime("work", WORKERS_MAX.min(available_parallelism().map_or(1, usize::from)))?;
+    let result = consensus.block_on(live(config, beginning, ready, rest.handle()));
+    rest.shutdown_timeout(Duration::from_secs(2));
+    consensus.shutdown_timeout(Duration::from_secs(2));
     result
+}
+
+/// Consensus and its connections have one thread of their own: a message passes through half a dozen tasks, and waking
+/// another thread for each costs more than the message (an idle node took a third more). Requests, the scheduler and
+/// transfers are kept off it.
+fn runtime(name: &str, workers: usize) -> Result<Runtime, DaemonError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let built = builder.worker_threads(workers).thread_name(name).enable_all().build();
+    built.map_err(|error| DaemonError::failed(&error))
 }
 
 /// Writes what the parts have to say to the standard error, as the configuration or `RUST_LOG` asks.
@@ -98,13 +112,13 @@ fn tell_log(config: &Config) {
     };
 }
 
-async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<(), DaemonError> {
+async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Handle) -> Result<(), DaemonError> {
     let (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>) = (Arc::new(OsClock), Arc::new(OsEntropy));
     let (fatal, mut stopped) = watch::channel(None::<Fatal>);
     let stopper = Stopper(Arc::new(fatal));
     let lease_runtime = LeaseRuntime::start().map_err(|error| DaemonError::failed(&error))?;
     let mut storage = Storage::open(&beginning)?;
-    let link = Link::bind(&beginning, &lease_runtime)?;
+    let link = Link::bind(&beginning, &lease_runtime, rest)?;
     let consensus = link
         .start_consensus(&config, &beginning, &mut storage, &clock, &stopper)
         .await?;
@@ -126,7 +140,10 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>) -> Result<
         false => None,
     };
     beginning.establish()?;
-    let running = Running::start(&config, &beginning, &shared, &storage, &link, &lease_runtime)?;
+    let running = {
+        let _on_rest = rest.enter();
+        Running::start(&config, &beginning, &shared, &storage, &link, &lease_runtime)?
+    };
     genesis::wait_member(&shared, &beginning, &mut stopped).await?;
     let serving = genesis::serving(&shared, &beginning, operator).await?;
     if let Err(error) = ready(&serving) {

@@ -121,7 +121,7 @@ impl Lab {
             self.enter(node),
         );
         let rules = format!(
-            "table inet cut {{ chain drops {{ type filter hook {hook} priority 0; policy accept; {way} \"eth0\" drop; }} }}\n"
+            "table inet cut {{\n chain drops {{\n  type filter hook {hook} priority 0; policy accept;\n  {way} \"eth0\" drop\n }}\n}}\n"
         );
         run(&enter[0], &[&enter[1], "nft", "-f", "-"], Some(&rules))
     }

@@ -83,6 +83,8 @@ pub struct QuicSetup<'a> {
     pub runtime: Handle,
     /// Where tasks of the lease lane run: a thread of its own, so that a busy node still renews.
     pub lease_runtime: Handle,
+    /// Where the tasks of bulk transfers run: their encryption must not keep heartbeats waiting.
+    pub bulk_runtime: Handle,
 }
 
 /// The real transport.
@@ -98,7 +100,7 @@ impl Quic {
         Ok(Self {
             main: bind_lane(setup, Lane::Main, setup.listen.main_port, &setup.runtime)?,
             lease: bind_lane(setup, Lane::Lease, setup.listen.lease_port, &setup.lease_runtime)?,
-            bulk: bind_lane(setup, Lane::Bulk, setup.listen.bulk_port, &setup.runtime)?,
+            bulk: bind_lane(setup, Lane::Bulk, setup.listen.bulk_port, &setup.bulk_runtime)?,
         })
     }
 

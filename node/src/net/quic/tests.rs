@@ -84,6 +84,7 @@ fn start(identity: &Identity, listen: Listen, runtime: &Handle) -> Node {
         router,
         runtime: runtime.clone(),
         lease_runtime: runtime.clone(),
+        bulk_runtime: runtime.clone(),
     };
     Node {
         id: identity.node,
@@ -504,6 +505,7 @@ async fn a_taken_port_is_named() {
         router: Arc::new(Router::new()),
         runtime: Handle::current(),
         lease_runtime: Handle::current(),
+        bulk_runtime: Handle::current(),
     };
     let refused = Quic::bind(&setup).err().unwrap().to_string();
     assert!(
