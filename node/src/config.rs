@@ -256,7 +256,11 @@ mod tests {
         // Keys without a default stand there behind a `#`.
         let all: String = sample
             .lines()
-            .map(|line| line.strip_prefix("# ").filter(|key| key.contains(" = ")).unwrap_or(line))
+            .map(|line| {
+                line.strip_prefix("# ")
+                    .filter(|key| key.contains(" = "))
+                    .unwrap_or(line)
+            })
             .flat_map(|line| [line, "\n"])
             .collect();
         let config: Config = toml::from_str(&all).unwrap();

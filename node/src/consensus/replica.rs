@@ -312,13 +312,18 @@ where
 
     fn changed(&self, seen: Leadership) -> BoxFuture<'_, Leadership> {
         Box::pin(async move {
-            let mut metrics = self.raft.metrics();
+            let (mut metrics, mut server) = (self.raft.metrics(), self.raft.server_metrics());
             loop {
                 let now = Leadership::of(&metrics.borrow_and_update());
                 if now != seen {
                     return now;
                 }
-                if metrics.changed().await.is_err() {
+                // openraft sends all metrics at each turn of its loop, a hundred times a second; those of the server
+                // change with the leader. They are sent first, so the others are waited for as well. Only the first
+                // entry of an own term shows in the others alone.
+                let awaits_entry = now.is_self && !now.own_term_applied;
+                let heard = awaits_entry || server.changed().await.is_ok();
+                if !heard || metrics.changed().await.is_err() {
                     // openraft has stopped: this replica will never hear of another leader.
                     std::future::pending::<()>().await;
                 }
