@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -301,9 +302,8 @@ async fn a_node_without_a_leader_still_serves_the_committed_stream_and_says_how_
 #[tokio::test]
 async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     let _alone = alone().await;
-    let before = Traces::of_this_machine();
-    let mut command = tokio::process::Command::new(program());
-    let output = command.args(["demo", "--json"]).output().await.unwrap();
+    let traces = Traces::new();
+    let output = traces.demo().output().await.unwrap();
     let last = text(&output.stdout).lines().last().unwrap_or_default().to_owned();
     assert!(output.status.success(), "{last}\n{}", text(&output.stderr));
     let summary: Value = serde_json::from_str(&last).unwrap();
@@ -312,31 +312,26 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
         (&true.into(), &0.into(), &true.into())
     );
     assert!(summary["failover_s"].as_f64().unwrap() > 0.0 && summary["bill_total_micros"].as_u64().unwrap() > 0);
-    assert_eq!(Traces::of_this_machine(), before);
+    traces.assert_none().await;
 }
 
 #[tokio::test]
 async fn the_demo_interrupted_at_any_moment_leaves_nothing_behind() {
     let _alone = alone().await;
-    let before = Traces::of_this_machine();
     let mut moment = u64::from(std::process::id());
     for _ in 0..10 {
         moment = moment
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        let mut command = tokio::process::Command::new(program());
-        let mut child = command
-            .args(["demo", "--json"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let traces = Traces::new();
+        let mut command = traces.demo();
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // The moment is the point of this test, not a wait for something.
         tokio::time::sleep(Duration::from_millis((moment >> 33) % 8_000)).await;
         let pid = rustix::process::Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         tokio::time::timeout(WITHIN, child.wait()).await.unwrap().unwrap();
-        assert_eq!(Traces::of_this_machine(), before);
+        traces.assert_none().await;
     }
 }
 
@@ -367,48 +362,74 @@ async fn a_real_trace_is_leased_billed_and_told_by_the_events_alone() {
     assert_eq!((&summary["leases"], &summary["completed"]), (&300.into(), &300.into()));
 }
 
-/// How the scratch folders of local clusters begin.
-const SCRATCH: &str = "holdfast-local-";
-
-/// What a cluster could leave on a machine.
-#[derive(Debug, PartialEq, Eq)]
+/// What a cluster could leave on a machine, on which others may run meanwhile: it gets a folder of its own for
+/// temporary files, and everything of it names that folder.
 struct Traces {
-    processes: Vec<String>,
-    folders: Vec<String>,
-    groups: Vec<String>,
-    mounts: usize,
+    scratch: tempfile::TempDir,
+    groups: BTreeSet<String>,
 }
 
 impl Traces {
-    fn of_this_machine() -> Self {
-        let names = |folder: &str, keep: &dyn Fn(&str) -> bool| {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let mut names: Vec<String> = entries
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .filter(|name| keep(name))
-                .collect();
-            names.sort();
-            names
-        };
-        // Other nodes may run on this machine; ours name their scratch folder in the command line or the environment.
-        let is_ours = |pid: &str| {
+    fn new() -> Self {
+        let scratch = tempfile::Builder::new().prefix("hf").tempdir().unwrap();
+        Self {
+            scratch,
+            groups: groups(),
+        }
+    }
+
+    fn demo(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(program());
+        command.args(["demo", "--json"]).env("TMPDIR", self.scratch.path());
+        command
+    }
+
+    async fn assert_none(&self) {
+        let mark = self.scratch.path().to_string_lossy().into_owned();
+        assert_eq!(names(self.scratch.path()), BTreeSet::new());
+        let is_ours = |pid: &String| {
             let names = |file: &str| {
                 let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-                bytes.windows(SCRATCH.len()).any(|part| part == SCRATCH.as_bytes())
+                bytes.windows(mark.len()).any(|part| part == mark.as_bytes())
             };
             names("cmdline") || names("environ")
         };
-        let mounts = std::fs::read_to_string("/proc/self/mounts")
-            .unwrap_or_default()
-            .lines()
-            .count();
-        Self {
-            processes: names("/proc", &is_ours),
-            folders: names(&std::env::temp_dir().to_string_lossy(), &|name| {
-                name.starts_with(SCRATCH)
-            }),
-            groups: names("/sys/fs/cgroup/freezer", &|name| name.starts_with("holdfast-")),
-            mounts,
+        assert!(!names(Path::new("/proc")).iter().any(is_ours), "processes are left");
+        let left: Vec<String> = mounts().into_iter().filter(|mount| mount.contains(&mark)).collect();
+        assert_eq!(left, Vec::<String>::new());
+        // A new group that nobody is in was ours, or that of a cluster which is being made or torn down.
+        let empty = |group: &String| !has_processes(&Path::new(GROUPS).join(group));
+        let deadline = tokio::time::Instant::now() + WITHIN;
+        while groups().difference(&self.groups).any(empty) {
+            assert!(tokio::time::Instant::now() < deadline, "control groups are left");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Where the control groups of work are frozen.
+const GROUPS: &str = "/sys/fs/cgroup/freezer";
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn groups() -> BTreeSet<String> {
+    let mut groups = names(Path::new(GROUPS));
+    groups.retain(|name| name.starts_with("holdfast-"));
+    groups
+}
+
+fn mounts() -> BTreeSet<String> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn has_processes(group: &Path) -> bool {
+    let own = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let below = || std::fs::read_dir(group).into_iter().flatten().flatten();
+    !own.is_empty() || below().any(|entry| entry.path().is_dir() && has_processes(&entry.path()))
 }
