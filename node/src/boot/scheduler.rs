@@ -27,13 +27,14 @@ pub(super) fn start(shared: &Shared) {
         let (mut term, mut hashed_ms, mut hashed_at) = (None, clock.boot_ms(), Cursor::default());
         let (settled, mut unplaced) = mpsc::unbounded_channel();
         loop {
-            if let Ok(None) = tokio::time::timeout(LOOK_EVERY, applied.changed()).await {
-                return;
-            }
             let leadership = replica.leadership();
             if !leadership.own_term_applied {
                 term = None;
-                continue;
+                // Nothing to look at until it leads.
+                tokio::select! {
+                    _ = replica.changed(leadership) => continue,
+                    more = applied.changed() => if more.is_some() { continue } else { return },
+                }
             }
             if term != Some(leadership.term) {
                 // All of a leader's memory begins empty with its term.
@@ -54,6 +55,9 @@ pub(super) fn start(shared: &Shared) {
                     hash: now.hash(),
                 };
                 propose(me, &replica, command, settled.clone());
+            }
+            if let Ok(None) = tokio::time::timeout(LOOK_EVERY, applied.changed()).await {
+                return;
             }
         }
     });
