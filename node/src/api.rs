@@ -23,6 +23,7 @@ pub mod log;
 pub mod metrics;
 pub mod node;
 pub mod openapi;
+pub mod preview;
 pub mod problem;
 pub mod quote;
 pub mod read;

@@ -7,6 +7,7 @@
 mod failover;
 mod lease;
 mod log;
+mod scheduler;
 
 use std::path::Path;
 
@@ -31,6 +32,8 @@ enum Bench {
     Lease(lease::LeaseFlags),
     /// From the loss of a node to the lease's work running elsewhere, and whether it ever ran twice.
     Failover(failover::FailoverFlags),
+    /// Decisions of the scheduler's packer on one thread, on a full pool in which leases come and go.
+    Scheduler(scheduler::SchedulerFlags),
     #[command(hide = true)]
     LogClient(log::ClientFlags),
 }
@@ -69,6 +72,7 @@ pub async fn run(flags: BenchFlags, json: bool) -> u8 {
             Bench::Log(flags) => log::measure(&program, flags, json).await,
             Bench::Lease(flags) => lease::measure(&program, flags, json).await,
             Bench::Failover(flags) => failover::measure(&program, flags, json).await,
+            Bench::Scheduler(flags) => scheduler::measure(flags, json),
             Bench::LogClient(flags) => log::load(flags).await,
         }
     };
@@ -119,18 +123,23 @@ fn cpu_us(pid: i32) -> u64 {
     ticks * 10_000
 }
 
+/// The most memory of this process that was in RAM at once, in MiB.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib_of(&status, "VmHWM:") / 1024
+}
+
 /// Memory of a process that is in RAM now, in MiB; 0 when it is gone.
 fn resident_mib(pid: i32) -> u64 {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap_or_default();
-    line.split_whitespace()
-        .next()
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .unwrap_or_default()
-        / 1024
+    kib_of(&status, "VmRSS:") / 1024
+}
+
+/// A figure of a process's status, in KiB; 0 when it is not there.
+fn kib_of(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.and_then(|kib| kib.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

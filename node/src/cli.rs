@@ -18,7 +18,9 @@ pub mod join;
 pub mod lease;
 pub mod log;
 pub mod node;
+pub mod plan;
 pub mod render;
+pub mod replay;
 pub mod resource;
 pub mod serve;
 pub mod show;
@@ -104,6 +106,8 @@ pub enum Command {
     Node(node::NodeCommand),
     /// Lease devices and run a command on them: price, y/n, then attached to its output.
     Lease(lease::LeaseArgs),
+    /// Say where a lease would go now, or what keeps it from anywhere. Leases nothing.
+    Plan(plan::PlanArgs),
     /// List leases.
     Leases(show::LeasesArgs),
     /// Show one lease.
@@ -130,6 +134,8 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Replay recorded requests against the nodes of a file: capacity planning, and our benchmark. Needs no cluster.
+    Replay(replay::ReplayArgs),
     /// Show it all on this machine: three nodes, real work, a failure, a bill.
     #[command(disable_help_flag = true)]
     Demo(PassedOn),
@@ -183,6 +189,7 @@ fn perform(command: Command, daemon: &dyn Daemon, console: &mut Console<'_>) -> 
         Command::Init(args) => done(init::init(args, daemon, console)),
         Command::Join(args) => done(join::join(args, daemon, console)),
         Command::Serve(args) => done(serve::serve(args, daemon, console)),
+        Command::Replay(args) => done(replay::replay(args, console)),
         Command::Demo(args) => Ok(daemon.demo(&args.arguments, console.json)),
         Command::Bench(args) => Ok(daemon.bench(&args.arguments, console.json)),
         Command::Chaos(args) => Err(daemon::become_chaos(&args.arguments, console.json)),
@@ -219,6 +226,7 @@ async fn speak(command: Command, client: &crate::client::Client, console: &mut C
         Command::Cordon(args) => node::cordon(args, client, console).await?,
         Command::Uncordon(args) => node::uncordon(args, client, console).await?,
         Command::Node(command) => node::node(command, client, console).await?,
+        Command::Plan(args) => plan::plan(args, client, console).await?,
         Command::Leases(args) => show::leases(args, client, console).await?,
         Command::Show(args) => show::show(args, client, console).await?,
         Command::Logs(args) => log::logs(args, client, console).await?,

@@ -37,11 +37,16 @@ pub struct OsClock;
 impl OsClock {
     /// Microseconds since this machine started: for measurements, never for rules.
     pub fn boot_us(&self) -> u64 {
+        self.boot_ns() / 1_000
+    }
+
+    /// Nanoseconds since this machine started: for measurements, never for rules.
+    pub fn boot_ns(&self) -> u64 {
         let now = clock_gettime(ClockId::Boottime);
         let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
         seconds
-            .saturating_mul(1_000_000)
-            .saturating_add(u64::try_from(now.tv_nsec / 1_000).unwrap_or(0))
+            .saturating_mul(1_000_000_000)
+            .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
     }
 }
 

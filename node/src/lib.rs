@@ -26,6 +26,7 @@ pub mod join;
 pub mod local;
 pub mod net;
 pub mod nodelease;
+pub mod replay;
 pub mod scheduler;
 pub mod telemetry;
 pub mod trainer;

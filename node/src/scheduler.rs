@@ -4,27 +4,37 @@
 //! directly. It never grants anything: it proposes from what it saw, and `decide` checks every rule again. The one rule:
 //! whatever it forgets or repeats changes nothing, because epoch, renewal and occupancy are compared at the entry.
 //!
-//! Leases are planned in the order of the queue; one that cannot be placed does not keep later ones from what is free.
+//! Leases are planned in the order of the queue. For the first one that cannot be placed a place is kept; later ones have
+//! what is free beside it, and what is kept only if they are over in time.
 
+pub mod explain;
 pub mod gang;
+pub mod pack;
+pub mod packing;
 pub mod picture;
 pub mod plan;
 pub mod reason;
+pub mod reserve;
 
 use std::collections::BTreeMap;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::device::ModelName;
 use holdfast_proto::id::{Epoch, LeaseId, NodeId};
+use holdfast_proto::lease::{Plan, ResourceRequest};
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::placement::Allocation;
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
+use self::pack::knobs::LEASES;
+use self::pack::mix::Mix;
+use self::packing::{Packing, counted};
 use self::picture::Picture;
 use self::plan::{Ask, find};
 use self::reason::{Reason, why};
+use self::reserve::{Reserved, earliest};
 
 /// Waiting leases that one step plans, from the head of the queue: bounds the work of a step when thousands wait.
 const PLANNED_MAX: usize = 256;
@@ -35,6 +45,10 @@ const REASON_MS: u64 = 5_000;
 /// The second refusal in a row holds a lease back for so long, each further one twice as long: a plan that the log refuses
 /// would otherwise be proposed as fast as the log can refuse it.
 const REFUSED_MS: u64 = 200;
+/// The place that is kept for a lease is looked for anew at most this often: ends come earlier, or are put off.
+const RESERVE_MS: u64 = 1_000;
+/// Leases at most for which a place to keep is looked for in one step; one for whom no end of others helps gets none.
+const RESERVE_TRIES_MAX: usize = 4;
 /// Longest time that refusals hold a lease back.
 const REFUSED_MS_MAX: u64 = 10_000;
 
@@ -56,6 +70,11 @@ pub struct Scheduler {
     looked: BTreeMap<LeaseId, u64>,
     /// By lease: refusals in a row, and until when they hold it back; none until the next step has set it.
     refused: BTreeMap<LeaseId, (u32, Option<u64>)>,
+    /// By lease: when a place to keep for it was looked for last, and what was found.
+    reserved: BTreeMap<LeaseId, (u64, Option<Reserved>)>,
+    /// The requests that have come, and the last of them that is counted.
+    mix: Mix,
+    counted: Option<LeaseId>,
     /// When the first lease that is held back may be looked at, though the state stands still.
     again_ms: Option<u64>,
     /// The state that the last plans were made on: the same one gives the same plans.
@@ -74,7 +93,7 @@ impl Scheduler {
         let mut commands = self.ends(now_ms, stamp, state);
         self.forget(now_ms, state);
         if self.planned != Some(state.applied.index) {
-            commands.extend(self.placements(now_ms, state));
+            commands.extend(self.placements(now_ms, stamp, state));
             self.planned = Some(state.applied.index);
         }
         commands
@@ -126,6 +145,7 @@ impl Scheduler {
         let waits = |lease: &LeaseId| state.leases.get(lease).is_some_and(|lease| lease.queue_key().is_some());
         self.looked.retain(|lease, _| waits(lease));
         self.refused.retain(|lease, _| waits(lease));
+        self.reserved.retain(|lease, _| waits(lease));
         for (refusals, until_ms) in self.refused.values_mut() {
             let held = match *refusals {
                 0 | 1 => 0,
@@ -138,26 +158,22 @@ impl Scheduler {
         }
     }
 
-    fn placements(&mut self, now_ms: u64, state: &State) -> Vec<Command> {
+    fn placements(&mut self, now_ms: u64, stamp: Timestamp, state: &State) -> Vec<Command> {
+        self.learn(state);
         let waiting: Vec<_> = state.waiting().take(PLANNED_MAX).collect();
         if waiting.is_empty() {
             return Vec::new();
         }
-        let mut picture = Picture::of(state);
-        for (lease, flight) in &self.placing {
-            picture.grant(*lease, &flight.allocations);
-        }
-        let mut free = picture.free_by_model();
-        let mut commands = Vec::new();
+        let mut board = Board::new(state, &self.mix, &self.placing);
+        let (mut commands, mut tries) = (Vec::new(), 0);
         for lease in waiting {
             let id = lease.id();
             if self.placing.contains_key(&id) || self.held_back(now_ms, id) {
                 continue;
             }
-            match place(state, &picture, &free, lease) {
+            match board.place(state, lease, stamp) {
                 Try::Placed(allocations) => {
-                    picture.grant(id, &allocations);
-                    free = picture.free_by_model();
+                    board.grant(id, &allocations);
                     let epoch = lease.epoch.next();
                     commands.push(Command::CommitPlacement {
                         lease: id,
@@ -174,10 +190,51 @@ impl Scheduler {
                     );
                 }
                 Try::Waits(reason) => commands.extend(self.defer(now_ms, lease, || reason)),
-                Try::NoRoom(ask) => commands.extend(self.defer(now_ms, lease, || why(&picture, &ask))),
+                Try::NoRoom(ask) => {
+                    if board.kept.is_none() && tries < RESERVE_TRIES_MAX {
+                        tries += 1;
+                        board.kept = self.reserve(now_ms, stamp, state, &board.now, &ask);
+                    }
+                    commands.extend(self.defer(now_ms, lease, || why(&board.now.picture, &ask)));
+                }
+                Try::Kept(reserved) => commands.extend(self.defer(now_ms, lease, || reserved)),
             }
         }
         commands
+    }
+
+    /// Counts the requests that have come since.
+    fn learn(&mut self, state: &State) {
+        let first = LeaseId { cell: 0, index: 0 };
+        for (id, lease) in state.leases.iter_from(&self.counted.unwrap_or(first)) {
+            if self.counted.is_none_or(|counted| *id > counted) {
+                self.mix
+                    .learn(&counted(&lease.requested.request), LEASES.remembered_max);
+                self.counted = Some(*id);
+            }
+        }
+    }
+
+    /// The place to keep for a lease that cannot be placed now, as what lies beside it.
+    fn reserve(&mut self, now_ms: u64, stamp: Timestamp, state: &State, now: &Side, ask: &Ask<'_>) -> Option<Kept> {
+        let known = self
+            .reserved
+            .get(&ask.lease)
+            .filter(|(at, _)| now_ms < *at + RESERVE_MS);
+        let found = match known {
+            Some((_, found)) => found.clone(),
+            // Less than it needs is granted to it in any case, so it waits for its quota and not for devices.
+            None if ask.devices_max < ask.request.devices_min => None,
+            None => {
+                let found = earliest(state, &now.picture, ask, stamp);
+                self.reserved.insert(ask.lease, (now_ms, found.clone()));
+                found
+            }
+        };
+        let place = found?;
+        let mut beside = now.clone();
+        beside.grant(place.lease, &place.allocations);
+        Some(Kept { place, beside })
     }
 
     fn held_back(&mut self, now_ms: u64, lease: LeaseId) -> bool {
@@ -219,10 +276,83 @@ enum Try<'a> {
     Waits(Reason),
     /// Why is found out only when it is to be told.
     NoRoom(Ask<'a>),
+    /// There is room, but it is kept.
+    Kept(Reason),
+}
+
+/// What is free, as plans are made.
+#[derive(Clone)]
+struct Side {
+    picture: Picture,
+    packing: Packing,
+    free: BTreeMap<ModelName, u32>,
+}
+
+impl Side {
+    fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
+        self.picture.grant(lease, allocations);
+        self.packing.granted(&self.picture, allocations);
+        self.free = self.picture.free_by_model();
+    }
+}
+
+/// The place that is kept for the first lease that waits, and what is free beside it.
+struct Kept {
+    place: Reserved,
+    beside: Side,
+}
+
+/// What one step plans on.
+struct Board {
+    now: Side,
+    kept: Option<Kept>,
+}
+
+impl Board {
+    fn new(state: &State, mix: &Mix, placing: &BTreeMap<LeaseId, Flight>) -> Self {
+        let mut picture = Picture::of(state);
+        for (lease, flight) in placing {
+            picture.grant(*lease, &flight.allocations);
+        }
+        let now = Side {
+            packing: Packing::of(&picture, mix),
+            free: picture.free_by_model(),
+            picture,
+        };
+        Self { now, kept: None }
+    }
+
+    fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
+        self.now.grant(lease, allocations);
+        if let Some(kept) = &mut self.kept {
+            kept.beside.grant(lease, allocations);
+        }
+    }
+
+    /// Plans one lease beside what is kept, or on it if it is over in time.
+    fn place<'a>(&mut self, state: &State, lease: &'a Lease, stamp: Timestamp) -> Try<'a> {
+        let Some(kept) = &mut self.kept else {
+            return place(state, &mut self.now, lease);
+        };
+        // Work that has lost its place had one before whoever waits for their first.
+        if lease.epoch > Epoch(0) {
+            return place(state, &mut self.now, lease);
+        }
+        let beside = place(state, &mut kept.beside, lease);
+        if !matches!(beside, Try::NoRoom(_)) {
+            return beside;
+        }
+        match place(state, &mut self.now, lease) {
+            Try::Placed(_) if !kept.place.lets_pass(lease, stamp) => Try::Kept(Reason::Kept {
+                lease: kept.place.lease,
+            }),
+            now => now,
+        }
+    }
 }
 
 /// Plans one lease of the state.
-fn place<'a>(state: &State, picture: &Picture, free: &BTreeMap<ModelName, u32>, lease: &'a Lease) -> Try<'a> {
+fn place<'a>(state: &State, side: &mut Side, lease: &'a Lease) -> Try<'a> {
     let label = |node| {
         state
             .nodes
@@ -247,7 +377,7 @@ fn place<'a>(state: &State, picture: &Picture, free: &BTreeMap<ModelName, u32>, 
     let ask = Ask {
         lease: lease.id(),
         request,
-        models: models(state, lease),
+        models: models(state, request, lease.requested.terms.plan, lease.requested.tariff),
         devices_max: request.devices_max.min(quota_left(state, lease)),
         failed_on: &lease.failed_on,
     };
@@ -255,12 +385,12 @@ fn place<'a>(state: &State, picture: &Picture, free: &BTreeMap<ModelName, u32>, 
     let room = ask
         .models
         .iter()
-        .filter_map(|model| free.get(model))
+        .filter_map(|model| side.free.get(model))
         .fold(0_u32, |sum, free| sum.saturating_add(*free));
     if lease.placement.is_none() && room < request.devices_min {
         return Try::NoRoom(ask);
     }
-    match find(picture, &ask) {
+    match find(&side.picture, Some(&mut side.packing), &ask) {
         Some(allocations) => Try::Placed(allocations),
         None => Try::NoRoom(ask),
     }
@@ -283,15 +413,14 @@ fn state_away(state: &State, lease: &Lease) -> Option<Vec<NodeId>> {
     away.then_some(holders)
 }
 
-/// Models that the lease may get, best first: as the tenant orders them; when it names none, the cheapest first.
-fn models(state: &State, lease: &Lease) -> Vec<ModelName> {
-    let (requested, tariff) = (&lease.requested, lease.requested.tariff);
-    let price = |model: &ModelName| state.price(tariff, model, requested.terms.plan);
-    if !requested.request.models.is_empty() {
+/// Models that a request may get, best first: as the tenant orders them; when it names none, the cheapest first.
+fn models(state: &State, request: &ResourceRequest, plan: Plan, tariff: u32) -> Vec<ModelName> {
+    let price = |model: &ModelName| state.price(tariff, model, plan);
+    if !request.models.is_empty() {
         // Without a price it cannot be granted; a model that is not there is named in the reason.
         let present = state.models();
         let offered = |model: &&ModelName| price(model).is_some() || !present.contains(model);
-        return requested.request.models.iter().filter(offered).cloned().collect();
+        return request.models.iter().filter(offered).cloned().collect();
     }
     let mut priced: Vec<_> = state
         .models()

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod event;
 pub mod lease;
 pub mod node;
+pub mod preview;
 pub mod problem;
 pub mod token;
 

@@ -17,7 +17,8 @@ use utoipa::openapi::{RefOr, Schema};
 use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
-    Api, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, quote, tenant, token,
+    Api, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, preview, quote, tenant,
+    token,
 };
 use crate::wire::problem::code;
 
@@ -49,6 +50,8 @@ pub fn table() -> Vec<Route> {
         route::<log::__path_logs, _, _>(Needs::Reads, log::logs),
         route::<bill::__path_bill, _, _>(Needs::Reads, bill::bill),
         route::<quote::__path_quote, _, _>(Needs::Leases, quote::quote),
+        route::<preview::__path_preview, _, _>(Needs::Leases, preview::preview),
+        route::<preview::__path_of_lease, _, _>(Needs::Reads, preview::of_lease),
         route::<node::__path_list, _, _>(Needs::Reads, node::list),
         route::<node::__path_cordon, _, _>(Needs::Operator, node::cordon),
         route::<node::__path_uncordon, _, _>(Needs::Operator, node::uncordon),

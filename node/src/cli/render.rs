@@ -88,6 +88,12 @@ pub fn fields(pairs: &[(&str, String)]) -> String {
         .collect()
 }
 
+/// The word by which a value is chosen on the command line.
+pub fn word_of(value: &impl clap::ValueEnum) -> String {
+    let possible = value.to_possible_value();
+    possible.map(|word| word.get_name().to_owned()).unwrap_or_default()
+}
+
 /// The public word of an enum of the vocabulary.
 pub fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {

@@ -18,12 +18,10 @@ impl FromStr for Devices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            |why: String| format!("{why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)' or 2xany");
         let (count, models) = text
             .split_once('x')
-            .ok_or_else(|| wrong("the devices are not a count and a model".to_owned()))?;
-        let range = || wrong(format!("the count must be 1 to {LEASE_DEVICES_MAX}"));
+            .ok_or_else(|| wrong(text, text, "the devices are not a count and a model"))?;
+        let range = || wrong(text, count, &format!("the count must be 1 to {LEASE_DEVICES_MAX}"));
         if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(range());
         }
@@ -31,10 +29,13 @@ impl FromStr for Devices {
         if count == 0 || count > LEASE_DEVICES_MAX {
             return Err(range());
         }
+        if let Some((_, share)) = models.split_once(':') {
+            return Err(wrong(text, share, "a share of a device cannot be leased"));
+        }
         let inner = match models.strip_prefix('(') {
             Some(open) => open
                 .strip_suffix(')')
-                .ok_or_else(|| wrong("the bracket is not closed".to_owned()))?,
+                .ok_or_else(|| wrong(text, models, "the bracket is not closed"))?,
             None => models,
         };
         if inner == "any" {
@@ -43,14 +44,26 @@ impl FromStr for Devices {
                 models: Vec::new(),
             });
         }
-        let names = inner
-            .split(['|', ','])
-            .map(|name| name.to_ascii_lowercase().parse::<Name>());
-        let models = names
-            .collect::<Result<_, _>>()
-            .map_err(|error| wrong(error.to_string()))?;
+        let mut models = Vec::new();
+        for word in inner.split(['|', ',']) {
+            let name: Name = word
+                .to_ascii_lowercase()
+                .parse()
+                .map_err(|error| wrong(text, word, &format!("{error}")))?;
+            if models.contains(&name) {
+                return Err(wrong(text, word, &format!("{name} is named twice")));
+            }
+            models.push(name);
+        }
         Ok(Self { count, models })
     }
+}
+
+/// What is wrong with `part`, a piece of `text`, and at which character it begins.
+fn wrong(text: &str, part: &str, why: &str) -> String {
+    let before = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    let at = text.get(..before).map_or(0, |before| before.chars().count()) + 1;
+    format!("at character {at}: {why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)' or 2xany")
 }
 
 #[cfg(test)]
@@ -79,6 +92,22 @@ mod tests {
                 Ok((count, models.into_iter().map(str::to_owned).collect())),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_place() {
+        for (text, told) in [
+            ("h100", "at character 1: the devices are not a count and a model"),
+            ("0xh100", "at character 1: the count must be 1 to 1024"),
+            ("4x(a100|h100", "at character 3: the bracket is not closed"),
+            ("4x(a100|h_100)", "at character 9: "),
+            ("4x(a100|H100|h100)", "at character 14: h100 is named twice"),
+            ("8xa||b", "at character 5: "),
+            ("1xa100:40%", "at character 8: a share of a device cannot be leased"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.starts_with(told), "{text}: {error}");
         }
     }
 

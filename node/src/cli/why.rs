@@ -1,13 +1,14 @@
-//! `holdfast why`: what happened to a lease, in words.
+//! `holdfast why`: what happened to a lease, in words, and what keeps it if it waits.
 
 use clap::Args;
 use holdfast_proto::id::LeaseId;
 
 use super::console::Console;
 use super::error::CliError;
-use super::render;
+use super::{plan, render};
 use crate::client::Client;
 use crate::wire::event::LeaseHistory;
+use crate::wire::preview::Preview;
 
 /// Which lease.
 #[derive(Debug, Args)]
@@ -38,5 +39,16 @@ pub async fn why(args: WhyArgs, client: &Client, console: &mut Console<'_>) -> R
             )
         };
         history.lines.iter().map(line).collect()
-    })
+    })?;
+    if console.json {
+        return Ok(());
+    }
+    // Only a lease that waits has more to tell, and only a node that knows how to.
+    match client
+        .get::<Preview>(&format!("/v1/leases/{}/preview", args.lease))
+        .await
+    {
+        Ok(preview) => console.print(&format!("now: {}", plan::told(console, &preview.body))),
+        Err(_) => Ok(()),
+    }
 }

@@ -120,6 +120,16 @@ impl Picture {
         }
     }
 
+    /// Takes a lease out: what it holds is free.
+    pub fn end(&mut self, lease: LeaseId) {
+        for node in self.nodes.values_mut().filter(|node| node.grants.contains_key(&lease)) {
+            node.grants.remove(&lease);
+            for device in node.devices.iter_mut().filter(|device| device.hold == Hold::By(lease)) {
+                device.hold = Hold::Free;
+            }
+        }
+    }
+
     /// Devices that nobody holds on nodes that take work, by model.
     #[must_use]
     pub fn free_by_model(&self) -> BTreeMap<ModelName, u32> {
@@ -190,15 +200,25 @@ impl NodePicture {
         }
     }
 
+    /// CPU and memory that nobody holds.
+    #[must_use]
+    pub fn rest(&self) -> Machine {
+        self.less(self.grants.values())
+    }
+
     /// CPU and memory that nobody but `lease` holds.
     #[must_use]
     pub fn left(&self, lease: LeaseId) -> Machine {
         let others = self.grants.iter().filter(|(holder, _)| **holder != lease);
+        self.less(others.map(|(_, grant)| grant))
+    }
+
+    fn less<'a>(&self, grants: impl Iterator<Item = &'a Machine>) -> Machine {
         let mut left = Machine {
             cpu_milli: self.cpu_milli,
             memory_mib: self.memory_mib,
         };
-        for (_, grant) in others {
+        for grant in grants {
             left.cpu_milli = left.cpu_milli.saturating_sub(grant.cpu_milli);
             left.memory_mib = left.memory_mib.saturating_sub(grant.memory_mib);
         }

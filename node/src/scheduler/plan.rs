@@ -4,16 +4,18 @@
 //! `decide` checks every rule again at the entry. The one rule: a gang is planned whole, or not at all.
 //!
 //! In this order: models as the tenant prefers them; nodes that have not failed to launch this lease; nodes that do not
-//! vote; one node, one zone, the tightest fit.
+//! vote; the one node where the pool loses least, else as few nodes as will do, in one zone.
 
 use std::collections::BTreeMap;
 
 use holdfast_proto::device::ModelName;
 use holdfast_proto::id::{DeviceId, LeaseId, NodeId};
-use holdfast_proto::lease::ResourceRequest;
+use holdfast_proto::lease::{ResourceRequest, Spread};
 use holdfast_proto::placement::Allocation;
 
 use super::gang::{Offer, Want, lay};
+use super::pack::mix::Mix;
+use super::packing::Packing;
 use super::picture::{DevicePicture, NodePicture, Picture, Takes};
 use super::reason::{Reason, why};
 
@@ -37,20 +39,34 @@ pub struct Ask<'a> {
 /// # Errors
 /// The reason for which it must wait, for a person.
 pub fn plan(picture: &Picture, ask: &Ask<'_>) -> Result<Vec<Allocation>, Reason> {
-    find(picture, ask).ok_or_else(|| why(picture, ask))
+    let mut packing = Packing::of(picture, &Mix::new());
+    find(picture, Some(&mut packing), ask).ok_or_else(|| why(picture, ask))
 }
 
-/// Looks for a whole placement.
-pub(super) fn find(picture: &Picture, ask: &Ask<'_>) -> Option<Vec<Allocation>> {
+/// Looks for a whole placement: on the one node where it costs the pool least, if one holds it, else over several.
+pub(super) fn find(picture: &Picture, mut packing: Option<&mut Packing>, ask: &Ask<'_>) -> Option<Vec<Allocation>> {
     let want = Want {
         least: ask.request.devices_min.max(1),
         most: ask.devices_max.max(ask.request.devices_min).max(1),
         single_node: ask.request.single_node,
         spread: ask.request.spread,
     };
+    // What its earlier epoch holds is free for this lease alone, which the packer does not know.
+    let holds = || picture.nodes.values().any(|node| node.grants.contains_key(&ask.lease));
+    let together = want.single_node || want.spread == Spread::Pack || want.most == 1;
+    if !together || want.least != want.most || holds() {
+        packing = None;
+    }
     let tiers = tiers(picture, ask);
     for models in model_sets(ask) {
         for tier in &tiers {
+            let packed = packing.as_mut().and_then(|packing| {
+                let may = |node: NodeId| tier.binary_search_by_key(&node, |(id, _)| **id).is_ok();
+                packing.node_for(ask.request, want.most, models, &may)
+            });
+            if let Some(node) = packed {
+                return Some(allocations(picture, ask, models, &[(node, want.most)]));
+            }
             let offers: Vec<Offer<'_>> = tier.iter().map(|(id, node)| offer(**id, node, ask, models)).collect();
             if let Some(shares) = lay(&offers, want) {
                 return Some(allocations(picture, ask, models, &shares));

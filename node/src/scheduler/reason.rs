@@ -6,7 +6,7 @@
 use std::fmt;
 
 use holdfast_proto::device::ModelName;
-use holdfast_proto::id::NodeId;
+use holdfast_proto::id::{LeaseId, NodeId};
 
 use super::picture::{Hold, NodePicture, Picture, Takes};
 use super::plan::{Ask, count, in_zone, model_sets, offer};
@@ -72,6 +72,11 @@ pub enum Reason {
         /// Why those nodes take none: nodes not heard, cordoned, and not yet told.
         nodes: [u32; 3],
     },
+    /// It would fit now, but would last into the time at which a lease before it needs the place.
+    Kept {
+        /// The lease for which the place is kept.
+        lease: LeaseId,
+    },
     /// Its saved state is on nodes that cannot be heard.
     StateAway {
         /// Nodes that hold it, by their labels.
@@ -135,6 +140,10 @@ impl fmt::Display for Reason {
                 }
                 Ok(())
             }
+            Self::Kept { lease } => write!(
+                out,
+                "the place is kept for {lease}, which waits before it; a shorter lease would fit in between"
+            ),
             Self::StateAway { holders } => {
                 write!(
                     out,
@@ -207,7 +216,7 @@ fn nodes<'a>(picture: &'a Picture, ask: &'a Ask<'_>) -> impl Iterator<Item = (&'
 }
 
 /// Most devices that the request could get of what a picture offers.
-fn most_fitting(picture: &Picture, ask: &Ask<'_>) -> u32 {
+pub(super) fn most_fitting(picture: &Picture, ask: &Ask<'_>) -> u32 {
     let mut most = 0;
     for models in model_sets(ask) {
         let open = nodes(picture, ask).filter(|(_, node)| node.takes == Takes::Work);

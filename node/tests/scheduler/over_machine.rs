@@ -1,6 +1,6 @@
 //! The scheduler's loop against the real machine: what it proposes is applied, and the log has the last word.
 
-use holdfast_node::scheduler::Scheduler;
+use holdfast_node::scheduler::{Scheduler, explain};
 use holdfast_proto::command::{Command, CreateLease, Envelope, InitCluster};
 use holdfast_proto::device::{Device, DeviceKind};
 use holdfast_proto::event::Event;
@@ -9,6 +9,7 @@ use holdfast_proto::id::{
 };
 use holdfast_proto::lease::{EndReason, Isolation, LeaseKind, LeaseStatus, Plan, ResourceRequest, Spread, Terms};
 use holdfast_proto::node::{BootProof, Inventory, IsolationLevel, NodeAddress, NodeRole, NodeSpec};
+use holdfast_proto::placement::Exit;
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tariff::{Price, Tariff};
 use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
@@ -22,6 +23,8 @@ struct Cluster {
     index: u64,
     now_ms: u64,
     nodes: Vec<NodeId>,
+    /// Length of the leases that are requested.
+    duration: Span,
 }
 
 fn name(text: &str) -> Name {
@@ -67,6 +70,7 @@ impl Cluster {
             index: 0,
             now_ms: 1_000,
             nodes: ids,
+            duration: Span::seconds(60),
         };
         let price = |model: &str, micros_per_device_hour| Price {
             model: name(model),
@@ -217,7 +221,7 @@ impl Cluster {
                 spread: Spread::Pack,
             },
             terms: Terms {
-                duration: Span::seconds(60),
+                duration: self.duration,
                 plan: Plan::OnDemand,
                 cap_micros,
                 isolation: Isolation::Freeze,
@@ -234,6 +238,41 @@ impl Cluster {
         };
         self.apply(operator(), Command::CreateLease(Box::new(create))).unwrap();
         LeaseId::from_index(self.index)
+    }
+
+    /// The members of a lease that must stop prove that they have.
+    fn stop(&mut self, lease: LeaseId) {
+        let found = self.state().leases.get(&lease).unwrap().clone();
+        let attempt = found.placement.as_ref().unwrap().attempt;
+        for node in found.nodes().collect::<Vec<_>>() {
+            let exited = Command::ReportExited {
+                lease,
+                epoch: found.epoch,
+                attempt,
+                node,
+                exit: Exit::Stopped,
+            };
+            self.apply(Principal::Node(node), exited).unwrap();
+        }
+    }
+
+    /// One second passes: what is placed starts, what is to end ends.
+    fn second(&mut self, scheduler: &mut Scheduler) {
+        self.now_ms += 1_000;
+        self.settle(scheduler);
+        let live: Vec<_> = self
+            .state()
+            .live_leases()
+            .map(|lease| (lease.id(), lease.status))
+            .collect();
+        for (lease, status) in live {
+            match status {
+                LeaseStatus::Placed => self.start(lease),
+                LeaseStatus::Ending(_) => self.stop(lease),
+                _ => {}
+            }
+        }
+        self.settle(scheduler);
     }
 
     /// Steps the scheduler and applies what it proposes until it has nothing left to say; returns all of it.
@@ -564,4 +603,111 @@ fn a_lease_ends_when_its_money_is_up() {
     let ran_ms = cluster.now_ms - began;
     assert!((9_900..=10_100).contains(&ran_ms), "{ran_ms} ms");
     let _ = (Attempt(0), Generation(0));
+}
+
+#[test]
+fn a_stream_of_small_leases_does_not_starve_a_large_one() {
+    let mut cluster = Cluster::new(&[(8, "a100")]);
+    let mut scheduler = Scheduler::new();
+    for _ in 0..8 {
+        cluster.request(1, None);
+    }
+    cluster.second(&mut scheduler);
+    let large = cluster.request(8, None);
+    let mut waited = 0;
+    while cluster.status(large) == LeaseStatus::Pending {
+        cluster.request(1, None);
+        cluster.second(&mut scheduler);
+        waited += 1;
+        assert!(waited <= 70, "60 s after all devices were taken they are free again");
+    }
+    let small = cluster.state().waiting().count();
+    assert!(small > 30, "{small} small leases wait behind it");
+}
+
+#[test]
+fn a_lease_that_is_over_in_time_passes_on_what_is_kept() {
+    let mut cluster = Cluster::new(&[(8, "a100")]);
+    let mut scheduler = Scheduler::new();
+    let running = cluster.request(6, None);
+    cluster.second(&mut scheduler);
+    let large = cluster.request(8, None);
+    cluster.second(&mut scheduler);
+    cluster.duration = Span::seconds(30);
+    let short = cluster.request(1, None);
+    cluster.duration = Span::seconds(3_600);
+    let long = cluster.request(1, None);
+    cluster.second(&mut scheduler);
+    assert_eq!(cluster.status(short), LeaseStatus::Active);
+    assert_eq!(cluster.status(long), LeaseStatus::Pending);
+    let told = cluster.reason(long).unwrap();
+    assert!(told.contains(&format!("kept for {large}")), "{told}");
+    (0..70).for_each(|_| cluster.second(&mut scheduler));
+    assert!(cluster.status(running).is_ended() && cluster.status(short).is_ended());
+    assert_eq!(cluster.status(large), LeaseStatus::Active);
+}
+
+#[test]
+fn nothing_is_kept_for_a_lease_that_no_end_of_others_helps() {
+    let mut cluster = Cluster::new(&[(8, "a100"), (8, "a100")]);
+    let mut scheduler = Scheduler::new();
+    let large = cluster.request(16, None);
+    cluster.lose(NodeId(2));
+    let small = cluster.request(4, None);
+    cluster.settle(&mut scheduler);
+    assert_eq!(cluster.status(large), LeaseStatus::Pending);
+    assert_eq!(cluster.status(small), LeaseStatus::Placed);
+}
+
+#[test]
+fn what_keeps_a_lease_is_told_node_by_node_and_what_would_fit_is_placed() {
+    let mut cluster = Cluster::new(&[(8, "a100"), (8, "a100"), (4, "h100")]);
+    let mut scheduler = Scheduler::new();
+    let running = cluster.request(8, None);
+    cluster.second(&mut scheduler);
+    let cordon = Command::CordonNode {
+        node: NodeId(3),
+        cordoned: true,
+        reason: "fan".to_owned(),
+    };
+    cluster.apply(operator(), cordon).unwrap();
+    let waits = cluster.request(10, None);
+    cluster.settle(&mut scheduler);
+    let lease = cluster.state().leases.get(&waits).unwrap();
+    let told = explain::lease(cluster.state(), lease);
+    assert_eq!(told.nodes, 3);
+    assert_eq!(
+        told.removed,
+        [("are cordoned", 1), ("have no such device free", 1)],
+        "the lease that runs has all of one node"
+    );
+    assert_eq!((told.largest, told.allocations.len()), (8, 0));
+    assert!(told.reason.is_some());
+    let ends = cluster.state().leases.get(&running).unwrap().expires;
+    assert_eq!(told.earliest, ends);
+
+    let mut request = lease.requested.request.clone();
+    (request.devices_min, request.devices_max) = (8, 8);
+    let tenant = name("blue");
+    let fits = explain::order(cluster.state(), &tenant, &request, Plan::OnDemand);
+    assert_eq!((fits.reason, fits.allocations.len()), (None, 1));
+    assert_eq!(fits.allocations[0].node, NodeId(1));
+}
+
+#[test]
+fn work_of_a_lost_node_takes_even_a_place_that_is_kept() {
+    let mut cluster = Cluster::new(&[(8, "a100"), (8, "a100")]);
+    let mut scheduler = Scheduler::new();
+    cluster.duration = Span::seconds(3_600);
+    let running = cluster.request(6, None);
+    cluster.second(&mut scheduler);
+    let lost = NodeId(cluster.nodes_of(running)[0]);
+    // More than is free, and for the place of which the first has to end.
+    let large = cluster.request(12, None);
+    cluster.second(&mut scheduler);
+    assert_eq!(cluster.status(large), LeaseStatus::Pending);
+    cluster.lose(lost);
+    cluster.settle(&mut scheduler);
+    assert_eq!(cluster.status(running), LeaseStatus::Placed);
+    assert_ne!(cluster.nodes_of(running)[0], lost.0);
 }
