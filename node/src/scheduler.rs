@@ -290,9 +290,13 @@ struct Side {
 
 impl Side {
     fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
-        self.picture.grant(lease, allocations);
+        // Counting all devices anew for each of a few hundred grants would be most of a step's work.
+        for (model, taken) in self.picture.grant(lease, allocations) {
+            if let Some(free) = self.free.get_mut(&model) {
+                *free = free.saturating_sub(taken);
+            }
+        }
         self.packing.granted(&self.picture, allocations);
-        self.free = self.picture.free_by_model();
     }
 }
 

@@ -100,17 +100,23 @@ impl Picture {
         }
     }
 
-    /// Enters a plan: what it grants is held from now on.
-    pub fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
+    /// Enters a plan: what it grants is held from now on. Returns what was free of it, by model, as
+    /// [`Picture::free_by_model`] counts.
+    pub fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) -> BTreeMap<ModelName, u32> {
+        let mut taken: BTreeMap<ModelName, u32> = BTreeMap::new();
         for allocation in allocations {
             let Some(node) = self.nodes.get_mut(&allocation.node) else {
                 continue;
             };
+            let open = node.takes == Takes::Work;
             for device in node
                 .devices
                 .iter_mut()
                 .filter(|device| allocation.devices.contains(&device.id))
             {
+                if open && device.hold == Hold::Free {
+                    *taken.entry(device.model.clone()).or_default() += 1;
+                }
                 device.hold = Hold::By(lease);
             }
             // Two epochs of one lease never run at once, so the larger one counts.
@@ -118,6 +124,7 @@ impl Picture {
             grant.cpu_milli = grant.cpu_milli.max(allocation.cpu_milli);
             grant.memory_mib = grant.memory_mib.max(allocation.memory_mib);
         }
+        taken
     }
 
     /// Takes a lease out: what it holds is free.
@@ -264,5 +271,50 @@ fn takes(node: &Node) -> Takes {
         Takes::Untold
     } else {
         Takes::Work
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_a_grant_takes_is_what_is_free_less() {
+        let device = |number: u8| DevicePicture {
+            id: DeviceId([number; 16]),
+            model: ["a100", "h100"][usize::from(number % 2)].parse().unwrap(),
+            island: 0,
+            hold: if number == 3 { Hold::Out } else { Hold::Free },
+        };
+        let node = |takes| NodePicture {
+            label: "n".parse().unwrap(),
+            zone: "a".parse().unwrap(),
+            votes: false,
+            takes,
+            cpu_milli: 8_000,
+            memory_mib: 8_000,
+            devices: (0..6).map(device).collect(),
+            grants: BTreeMap::new(),
+        };
+        let nodes = [(NodeId(1), node(Takes::Work)), (NodeId(2), node(Takes::Cordoned))];
+        let mut picture = Picture { nodes: nodes.into() };
+        let mut free = picture.free_by_model();
+        for (lease, on, devices) in [(1, 1, vec![0, 1]), (2, 1, vec![2]), (2, 1, vec![2, 4]), (3, 2, vec![0])] {
+            let grant = Allocation {
+                node: NodeId(on),
+                rank: 0,
+                devices: devices.into_iter().map(|number| DeviceId([number; 16])).collect(),
+                cpu_milli: 1_000,
+                memory_mib: 1_000,
+            };
+            for (model, taken) in picture.grant(LeaseId::from_index(lease), &[grant]) {
+                *free.get_mut(&model).unwrap() -= taken;
+            }
+            free.retain(|_, count| *count > 0);
+            assert_eq!(free, picture.free_by_model());
+        }
+        picture.end(LeaseId::from_index(2));
+        assert_eq!(picture.free_by_model().values().sum::<u32>(), 3);
     }
 }
