@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 use holdfast_node::executor::attach::{Attached, Found, Lost, attach, attach_in, unknown};
 use holdfast_node::executor::cgroup::{Group, inhabited};
 use holdfast_node::executor::launch::Launcher;
+use holdfast_node::executor::processes::exit_of;
 use holdfast_node::executor::supervisor::control::{ControlError, Status};
 use holdfast_node::executor::supervisor::course::{EndCause, Order, OrderRefused, Phase};
 use holdfast_node::executor::supervisor::output::{output_end, read_output};
 use holdfast_node::executor::supervisor::record::{self, ExitRecord, Identity, Namespace};
 use holdfast_node::executor::supervisor::spec::{DeadlinePolicy, GroupChoice, NamespaceChoice, OutputLimits, Spec};
 use holdfast_node::executor::{isolation, procfs};
+use holdfast_proto::placement::Exit;
 use rustix::process::Signal;
 
 /// Longer than any of these tests takes on a machine that is ten times overloaded.
@@ -210,43 +212,63 @@ fn the_exit_code_and_the_output_are_kept_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_a_clear_launch_failure() {
+fn a_command_that_cannot_be_run_is_the_works_own_exit_with_a_clear_text() {
     let bench = Bench::new();
-    let check = |run: &str, program: &str, cwd: Option<&str>, expected: &str| {
-        let mut spec = bench.spec(run, "");
+    let script = bench.file("no-interpreter");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let long = format!("/{}", "x".repeat(300));
+    let cases = [
+        (
+            "no-such-program",
+            None,
+            127,
+            "command not found: no-such-program (searched in PATH=",
+        ),
+        (
+            "/no/such/program",
+            None,
+            127,
+            "command not found: /no/such/program does not exist",
+        ),
+        (
+            &script.to_string_lossy(),
+            None,
+            127,
+            "names an interpreter that does not exist",
+        ),
+        ("/etc/passwd", None, 126, "command /etc/passwd may not be executed"),
+        ("/etc/passwd/x", None, 126, "may not be executed"),
+        ("/etc", None, 126, "command /etc may not be executed"),
+        (&long, None, 126, "may not be executed"),
+        (
+            "true",
+            Some("/no/such"),
+            126,
+            "the working folder /no/such cannot be entered",
+        ),
+        (
+            "true",
+            Some("/etc/passwd"),
+            126,
+            "the working folder /etc/passwd cannot be entered",
+        ),
+    ];
+    for (number, (program, cwd, code, expected)) in cases.into_iter().enumerate() {
+        let mut spec = bench.spec(&format!("1-{number}-e1-a1"), "");
         spec.argv = vec![program.into()];
         spec.cwd = cwd.map(PathBuf::from);
         let Found::Ended(exit) = bench.launcher.launch(&spec).unwrap() else {
             panic!("it should have ended")
         };
-        let text = exit.launch_error.unwrap();
+        let text = exit.launch_error.clone().unwrap();
         assert_eq!((exit.cause, exit.started_boot_ms), (EndCause::LaunchFailed, None));
         assert!(text.contains(expected), "{text}");
-    };
-    check(
-        "1-1-e1-a1",
-        "no-such-program",
-        None,
-        "command not found: no-such-program (searched in PATH=",
-    );
-    check(
-        "1-2-e1-a1",
-        "/no/such/program",
-        None,
-        "command not found: /no/such/program does not exist",
-    );
-    check(
-        "1-3-e1-a1",
-        "/etc/passwd",
-        None,
-        "command /etc/passwd may not be executed",
-    );
-    check(
-        "1-4-e1-a1",
-        "true",
-        Some("/no/such"),
-        "working directory /no/such does not exist",
-    );
+        // Another node would refuse it too: the lease ends, and this node is not counted as broken.
+        assert_eq!(exit_of(&exit), Exit::Code(code), "{text}");
+        let output = read_output(&bench.launcher.folder_of(&spec.run), 0, 1_000).unwrap();
+        assert_eq!(output.bytes, format!("holdfast: {text}\n").as_bytes());
+    }
     bench.wait_for_nothing_left();
 }
 
@@ -609,14 +631,14 @@ fn the_environment_is_the_specs_own_and_the_work_leads_a_session() {
     // The last program replaces the shell: a shell's own mask changes while it starts others.
     let script = "env; echo session $(cut -d' ' -f1,6 /proc/$$/stat); exec cat /proc/self/status";
     let mut spec = bench.spec("1-1-e1-a1", script);
-    spec.env.insert("HOLDFAST_TOKEN".into(), "1.42".into());
+    spec.env.insert("HOLDFAST_FENCING_TOKEN".into(), "1.42".into());
     bench.launcher.launch(&spec).unwrap();
     bench.exit(&spec.run);
     let output = read_output(&bench.launcher.folder_of(&spec.run), 0, 100_000)
         .unwrap()
         .bytes;
     let output = String::from_utf8(output).unwrap();
-    assert!(output.contains("HOLDFAST_TOKEN=1.42\n"), "{output}");
+    assert!(output.contains("HOLDFAST_FENCING_TOKEN=1.42\n"), "{output}");
     assert!(!output.contains("CARGO"), "the daemon's environment leaks: {output}");
     assert!(output.contains("NoNewPrivs:\t1"), "{output}");
     assert!(output.contains("SigBlk:\t0000000000000000"), "{output}");

@@ -98,6 +98,8 @@ pub struct Core<P> {
     reported: BTreeMap<Step, (u64, u64)>,
     preparing: BTreeSet<RunKey>,
     ready: BTreeSet<RunKey>,
+    /// Runs whose program is known to have executed.
+    ran: BTreeSet<RunKey>,
     unknown: Vec<String>,
     next_survey_ms: u64,
 }
@@ -132,6 +134,11 @@ impl<P: Processes> Core<P> {
             .filter_map(|(run, actual)| end_entry(*run, actual))
             .collect();
         journal.append(&ends)?;
+        let ran = actual
+            .iter()
+            .filter(|(_, actual)| shows_a_start(actual))
+            .map(|(run, _)| *run)
+            .collect();
         Ok(Self {
             outfit,
             incarnation,
@@ -144,6 +151,7 @@ impl<P: Processes> Core<P> {
             reported: BTreeMap::new(),
             preparing: BTreeSet::new(),
             ready: BTreeSet::new(),
+            ran,
             unknown: Vec::new(),
             next_survey_ms: 0,
         })
@@ -221,6 +229,7 @@ impl<P: Processes> Core<P> {
             unknown: &self.unknown,
             preparing: &self.preparing,
             ready: &self.ready,
+            ran: &self.ran,
         })
     }
 
@@ -244,6 +253,9 @@ impl<P: Processes> Core<P> {
     fn observe(&mut self, run: RunKey, observed: &Observed) -> Result<(), JournalError> {
         if let Observed::Running { frozen_ms, .. } = observed {
             self.frozen_ms.insert(run, *frozen_ms);
+        }
+        if shows_a_start(&actual_of(observed, false)) {
+            self.ran.insert(run);
         }
         match observed {
             Observed::Ended(exit) => self.ended(run, exit.clone()),
@@ -370,6 +382,7 @@ impl<P: Processes> Core<P> {
                 self.journal.append(&[Entry::Forgotten(*run)])?;
                 self.processes.discard(*run);
                 self.actual.remove(run);
+                self.ran.remove(run);
                 Ok(true)
             }
         }
@@ -477,6 +490,16 @@ fn actual_of(observed: &Observed, adopted: bool) -> Actual {
         },
         Observed::Silent => Actual::Silent,
         Observed::Ended(exit) => Actual::Ended(exit.clone()),
+    }
+}
+
+/// Whether what is seen proves that the program executed. With the shell's codes for what cannot be run, it may not have.
+fn shows_a_start(actual: &Actual) -> bool {
+    match actual {
+        Actual::Running { .. } => true,
+        Actual::Ended(Exit::Code(code)) => !matches!(code, 126 | 127),
+        Actual::Ended(exit) => matches!(exit, Exit::Signal(_) | Exit::OutOfMemory),
+        Actual::Silent => false,
     }
 }
 

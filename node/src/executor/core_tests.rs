@@ -267,6 +267,46 @@ fn a_lease_from_its_placement_to_its_end() {
 }
 
 #[test]
+fn work_that_ends_at_once_is_told_as_started_before_it_is_told_as_ended() {
+    for (how, told_started) in [(0, true), (7, true), (127, false), (126, false)] {
+        let mut world = World::new();
+        world
+            .core
+            .processes()
+            .runs
+            .insert(run(3, 1), Observed::Ended(Exit::Code(how)));
+        world.duty(Standing::Current, 1, MemberRun::Accepted(ME));
+        let first = if told_started {
+            started()
+        } else {
+            exited(Exit::Code(how))
+        };
+        assert_eq!(world.turn().commands, std::slice::from_ref(&first));
+        world.now_ms += 100;
+        assert_eq!(
+            world.turn(),
+            Turn::default(),
+            "the end waits until the log has the start"
+        );
+
+        world.restart(Incarnation(8));
+        assert_eq!(world.turn().commands, [first], "also over a restart");
+        if told_started {
+            world.duty(Standing::Current, 1, MemberRun::Started);
+            assert_eq!(world.turn().commands, [exited(Exit::Code(how))]);
+        }
+    }
+    // It was seen running: then even the shell's code for a missing program is an end of something that started.
+    let mut world = World::new();
+    world.duty(Standing::Current, 1, MemberRun::Accepted(ME));
+    assert_eq!(world.turn().commands, [started()]);
+    world.core.processes().set(run(3, 1), Observed::Ended(Exit::Code(127)));
+    assert_eq!(world.turn(), Turn::default());
+    world.duty(Standing::Current, 1, MemberRun::Started);
+    assert_eq!(world.turn().commands, [exited(Exit::Code(127))]);
+}
+
+#[test]
 fn a_report_is_made_until_the_state_shows_it_ever_more_rarely() {
     let mut world = World::new();
     world.duty(Standing::Current, 1, MemberRun::Accepted(ME));

@@ -51,6 +51,8 @@ pub struct Picture<'a> {
     pub preparing: &'a BTreeSet<RunKey>,
     /// Preparations that are done: the gates have acknowledged the fence.
     pub ready: &'a BTreeSet<RunKey>,
+    /// Runs whose program is known to have executed.
+    pub ran: &'a BTreeSet<RunKey>,
 }
 
 /// One thing to do.
@@ -158,6 +160,13 @@ impl Member<'_> {
     fn report(&self, steps: &mut Vec<Step>) {
         let last = self.last();
         match (self.picture.actual.get(&last), self.duty.run) {
+            // The log hears of a start before it hears of its end, however short the work was: only what has started is
+            // charged. Once its placement is not current any more, nothing is waited for.
+            (Some(Actual::Ended(exit)), MemberRun::Accepted(_))
+                if self.duty.standing == Standing::Current && self.picture.ran.contains(&last) && by_itself(exit) =>
+            {
+                steps.push(Step::ReportStarted(last));
+            }
             // An exit is reported until the applied state shows it.
             (Some(Actual::Ended(_)), MemberRun::Accepted(_) | MemberRun::Started) => {
                 steps.push(Step::ReportExited(last, ReportedExit::Recorded));
@@ -295,6 +304,11 @@ impl Member<'_> {
             }
         }
     }
+}
+
+/// Whether the work ended as a process that ran does.
+fn by_itself(exit: &Exit) -> bool {
+    matches!(exit, Exit::Code(_) | Exit::Signal(_) | Exit::OutOfMemory)
 }
 
 fn end(run: RunKey, actual: &Actual, steps: &mut Vec<Step>) {

@@ -120,6 +120,7 @@ struct Scene {
     unknown: Vec<String>,
     preparing: BTreeSet<RunKey>,
     ready: BTreeSet<RunKey>,
+    ran: BTreeSet<RunKey>,
 }
 
 impl Scene {
@@ -131,6 +132,7 @@ impl Scene {
             unknown: Vec::new(),
             preparing: BTreeSet::new(),
             ready: BTreeSet::new(),
+            ran: BTreeSet::new(),
         }
     }
 
@@ -165,6 +167,11 @@ impl Scene {
         self
     }
 
+    fn ran(mut self, run: RunKey) -> Self {
+        self.ran.insert(run);
+        self
+    }
+
     fn without_permit(mut self) -> Self {
         self.permitted = false;
         self
@@ -179,6 +186,7 @@ impl Scene {
             unknown: &self.unknown,
             preparing: &self.preparing,
             ready: &self.ready,
+            ran: &self.ran,
         };
         assert_eq!(diff(&picture), expected, "{rule}");
     }
@@ -305,6 +313,38 @@ fn facts_are_reported_until_the_log_has_them_renewal_or_not() {
         .without_permit()
         .check("with a fresh state only", &[]);
     Scene::new(Replaced, Started).check("also where it was replaced", &[Step::ReportExited(run(3, 2), Vanished)]);
+}
+
+#[test]
+fn the_log_hears_of_a_start_before_it_hears_of_its_end() {
+    let last = run(3, 2);
+    let start = [Step::ReportStarted(last)];
+    let exit = [Step::ReportExited(last, Recorded)];
+    for how in [Exit::Code(0), Exit::Code(3), Exit::Signal(9), Exit::OutOfMemory] {
+        let scene = |member| {
+            Scene::new(Current, member)
+                .with(last, Actual::Ended(how.clone()))
+                .ran(last)
+        };
+        scene(Accepted(ME)).check("first the start", &start);
+        scene(Accepted(BEFORE)).check("also one of the daemon start before", &start);
+        scene(Accepted(ME))
+            .without_permit()
+            .check("facts need no renewal", &start);
+        scene(Started).check("then the end", &exit);
+        let over = Scene::new(Ending, Accepted(ME))
+            .with(last, Actual::Ended(how.clone()))
+            .ran(last);
+        over.check("nothing is waited for once the lease must end", &exit);
+        let unknown = Scene::new(Current, Accepted(ME)).with(last, Actual::Ended(how));
+        unknown.check("what never ran has not started", &exit);
+    }
+    for how in [Exit::LaunchFailed("no driver".into()), Exit::Vanished, Exit::Stopped] {
+        let scene = Scene::new(Current, Accepted(ME))
+            .with(last, Actual::Ended(how))
+            .ran(last);
+        scene.check("an end that was forced on it is told at once", &exit);
+    }
 }
 
 #[test]

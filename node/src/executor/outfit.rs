@@ -91,7 +91,7 @@ impl Outfit {
             ("HOLDFAST_LEASE", run.lease.to_string()),
             ("HOLDFAST_EPOCH", run.epoch.0.to_string()),
             ("HOLDFAST_ATTEMPT", run.attempt.0.to_string()),
-            ("HOLDFAST_TOKEN", duty.token.to_string()),
+            ("HOLDFAST_FENCING_TOKEN", duty.token.to_string()),
             ("HOLDFAST_NODE", self.node.to_string()),
             ("HOLDFAST_TENANT", work.requested.tenant.to_string()),
             ("HOLDFAST_RANK", work.allocation.rank.to_string()),
@@ -128,7 +128,7 @@ mod tests {
         let base = crate::executor::diff::tests::work();
         let mut requested = LeaseRequested::clone(&base.requested);
         requested.workload.environment = vec![
-            ("HOLDFAST_TOKEN".into(), "9.9".into()),
+            ("HOLDFAST_FENCING_TOKEN".into(), "9.9".into()),
             ("PATH".into(), "/opt".into()),
             ("A".into(), "1".into()),
         ];
@@ -165,7 +165,7 @@ mod tests {
         let spec = outfit.spec(run, &duty, Path::new("/x/lease-0-42-e3-a2"), until);
         assert_eq!(spec.validate(), Ok(()));
         let get = |name: &str| spec.env.get(name).map(String::as_str);
-        assert_eq!(get("HOLDFAST_TOKEN"), Some("1.77"));
+        assert_eq!(get("HOLDFAST_FENCING_TOKEN"), Some("1.77"));
         assert_eq!((get("A"), get("PATH")), (Some("1"), Some("/opt")));
         assert_eq!(get("HOLDFAST_CHECKPOINT_DIR"), Some("/x/lease-0-42-e3-a2/checkpoints"));
         let devices = "GPU-01010101-0101-0101-0101-010101010101,GPU-02020202-0202-0202-0202-020202020202";

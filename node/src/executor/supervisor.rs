@@ -7,7 +7,6 @@
 //!
 //! Not here: what ought to run (`diff`), talking to the log, GPUs.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,6 +22,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 
+mod blame;
 pub(super) mod clock;
 pub mod control;
 pub mod course;
@@ -69,9 +69,6 @@ enum SuperviseError {
     #[error("could not {0}")]
     System(&'static str, #[source] io::Error),
 }
-
-/// Exit code of work whose program does not exist, as POSIX shells give it.
-const EXIT_NOT_FOUND: i32 = 127;
 
 /// The hidden `holdfast supervise` command: `FOLDER` supervises, `--probe ROOT` prints what isolation holds here.
 pub fn supervise_command(arguments: &[OsString]) -> ExitCode {
@@ -244,7 +241,7 @@ impl Supervisor {
         if self.course.may_launch(clock::boot_ms()) {
             self.tell_guard(ToGuard::Go);
         } else {
-            self.launch_failed("the deadline had passed before the program was started".into());
+            self.launch_failed("the deadline had passed before the program was started".into(), None);
         }
         loop {
             self.wait();
@@ -302,7 +299,10 @@ impl Supervisor {
                     self.course.launched();
                     self.ready();
                 }
-                FromGuard::LaunchFailed { errno } => self.launch_failed(launch_text(&self.spec, &self.folder, errno)),
+                FromGuard::LaunchFailed { errno } => {
+                    let (text, code) = blame::launch_fault(&self.spec, &self.folder, errno);
+                    self.launch_failed(text, code);
+                }
                 FromGuard::Exited { code, signal } => {
                     self.main_status = (code, signal);
                     let act = self.course.main_ended(EndCause::Exited, now);
@@ -318,12 +318,12 @@ impl Supervisor {
         }
     }
 
-    fn launch_failed(&mut self, text: String) {
+    /// `code` is what the work counts as having exited with when the fault is the tenant's; without it the node is to
+    /// blame, and the lease is tried elsewhere.
+    fn launch_failed(&mut self, text: String, code: Option<i32>) {
         // As shells do: what the tenant named cannot be run here, and the tenant reads why in the work's own output.
         self.writer.append(format!("holdfast: {text}\n").as_bytes());
-        if text.starts_with("command not found") {
-            self.main_status = (Some(EXIT_NOT_FOUND), None);
-        }
+        self.main_status = (code, None);
         self.launch_error = Some(text);
         let act = self.course.main_ended(EndCause::LaunchFailed, clock::boot_ms());
         self.carry_out(act);
@@ -549,28 +549,4 @@ fn nonblocking(file: &File) -> io::Result<()> {
     let flags = OFlag::from_bits_truncate(nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_GETFL)?);
     nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
-}
-
-/// Why a program did not start, for a person.
-fn launch_text(spec: &Spec, folder: &Path, errno: i32) -> String {
-    let program = &spec.argv[0]; // A validated spec has one.
-    let cwd = process::work_dir(spec, folder);
-    if !cwd.is_dir() {
-        return format!("the working directory {} does not exist on this node", cwd.display());
-    }
-    let error = io::Error::from_raw_os_error(errno);
-    match error.kind() {
-        io::ErrorKind::NotFound if program.contains('/') => format!("command not found: {program} does not exist"),
-        io::ErrorKind::NotFound => {
-            let path: BTreeSet<&str> = spec
-                .env
-                .get("PATH")
-                .map(|path| path.split(':').collect())
-                .unwrap_or_default();
-            let path = path.into_iter().collect::<Vec<_>>().join(":");
-            format!("command not found: {program} (searched in PATH={path})")
-        }
-        io::ErrorKind::PermissionDenied => format!("command {program} may not be executed: {error}"),
-        _ => format!("command {program} could not be started: {error}"),
-    }
 }
