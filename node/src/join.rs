@@ -161,7 +161,7 @@ fn digest(secret: &[u8]) -> Digest {
 }
 
 /// What a joining machine sends to `POST /v1/join`, over a connection whose authority it has checked.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
     /// The token's public part.

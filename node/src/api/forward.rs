@@ -10,10 +10,13 @@ use holdfast_proto::id::{Epoch, LeaseId};
 use reqwest::RequestBuilder;
 use rustls::ClientConfig;
 
+use crate::join::JoinRequest;
 use crate::wire::FORWARDED;
 
 /// Time to connect to another node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a voter to admit a machine: a log entry and a signature.
+const ADMITTED_WITHIN: Duration = Duration::from_secs(8);
 /// Silence after which a connection is probed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
@@ -35,6 +38,16 @@ pub fn peers(tls: ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
         .tcp_keepalive_retries(PROBES_MAX)
         .redirect(reqwest::redirect::Policy::none())
         .build()
+}
+
+/// Asks a voter to admit a machine. No longer than a machine waits for the answer.
+pub fn admission(peers: &reqwest::Client, address: &str, order: &JoinRequest) -> RequestBuilder {
+    let url = format!("https://{address}/v1/join");
+    peers
+        .post(url)
+        .header(FORWARDED, "1")
+        .timeout(ADMITTED_WITHIN)
+        .json(order)
 }
 
 /// Asks a member's node for the output that was written there.

@@ -3,21 +3,26 @@
 //! Nothing runs yet when these return. The rule: a folder becomes a node in one write, the last one, so a crash before
 //! it leaves a folder that can be used again.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::error::Error as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdfast_proto::id::{Name, ParseIdError};
-use holdfast_proto::node::{NodeAddress, NodeRole};
+use holdfast_proto::node::NodeRole;
 
+use super::kept::{Kept, unwritten};
+use super::sockets::{Sockets, open_sockets, usage};
+use crate::bearer::Bearer;
 use crate::cli::daemon::DaemonError;
+use crate::cli::error::{chain, code};
 use crate::config::Config;
 use crate::device::sim::SimSpec;
 use crate::env::{Clock, OsClock, OsEntropy};
 use crate::identity::Identity;
 use crate::identity::authority::NodeKey;
-use crate::identity::folder::{DataFolder, NodeFile, write_durably};
+use crate::identity::folder::{DataFolder, FolderError, NodeFile, write_durably};
 use crate::join::{JoinAnswer, JoinRequest, JoinToken, Peer, TokenError};
-use crate::net::quic::Listen;
 use crate::net::tls::{is_another_authority, joining_client};
 use crate::wire::problem::Problem;
 
@@ -37,18 +42,20 @@ pub(super) struct Beginning {
     pub(super) simulate: Option<SimSpec>,
 }
 
-/// Where the node listens, and where it says that it does.
-pub(super) struct Sockets {
-    pub(super) https: TcpListener,
-    pub(super) listen: Listen,
-    pub(super) address: NodeAddress,
-}
-
-/// Founds a cluster of one.
+/// Founds a cluster of one. A founding that was cut short is gone on with.
 pub(super) fn found(config: &Config) -> Result<Beginning, DaemonError> {
     let (label, zone, simulate) = names(config)?;
     let sockets = open_sockets(config, None)?;
-    let folder = DataFolder::create(&config.data, None).map_err(|error| DaemonError::refused(&error))?;
+    let folder = match DataFolder::create(&config.data, None) {
+        Ok(folder) => folder,
+        Err(error @ FolderError::Occupied { .. }) => {
+            drop(sockets);
+            return unfinished(config).ok_or_else(|| DaemonError::refused(&error))?;
+        }
+        Err(error) => return Err(DaemonError::refused(&error)),
+    };
+    let kept = kept(config, &sockets, zone.clone(), NodeRole::Replica, true, Vec::new());
+    kept.write(&folder)?;
     let hosts = [sockets.address.host.clone()];
     let (identity, file) = Identity::found(&folder, label.as_str(), &hosts, OsClock.wall_ms(), &OsEntropy)
         .map_err(|error| DaemonError::failed(&error))?;
@@ -66,6 +73,15 @@ pub(super) fn found(config: &Config) -> Result<Beginning, DaemonError> {
     })
 }
 
+/// The founding that the data folder holds, when it did not get as far as a cluster.
+fn unfinished(config: &Config) -> Option<Result<Beginning, DaemonError>> {
+    let (folder, file) = DataFolder::open(&config.data).ok()?;
+    let founds = Kept::read(&folder).is_ok_and(|kept| kept.founds) && !file.established;
+    // It is opened again: the lock goes with the value.
+    drop(folder);
+    founds.then(|| resume(config))
+}
+
 /// Has this machine admitted to the cluster behind `address`.
 pub(super) fn join(config: &Config, address: &str, token: &JoinToken) -> Result<Beginning, DaemonError> {
     let (label, zone, simulate) = names(config)?;
@@ -78,6 +94,8 @@ pub(super) fn join(config: &Config, address: &str, token: &JoinToken) -> Result<
     let (certificate, authority) = answer
         .verify(token, &key, OsClock.wall_ms())
         .map_err(|error| DaemonError::refused(&error))?;
+    let kept = kept(config, &sockets, zone.clone(), token.role, false, answer.nodes.clone());
+    kept.write(&folder)?;
     let (identity, file) = Identity::settle(&folder, label.as_str(), &key, certificate, authority)
         .map_err(|error| DaemonError::failed(&error))?;
     Ok(Beginning {
@@ -117,59 +135,6 @@ pub(super) fn resume(config: &Config) -> Result<Beginning, DaemonError> {
     })
 }
 
-/// What a node was told when it was made, so that `serve` needs no flags.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-struct Kept {
-    zone: Name,
-    role: NodeRole,
-    founds: bool,
-    simulate: Option<String>,
-    bind: String,
-    address: NodeAddress,
-    peers: Vec<Peer>,
-}
-
-const KEPT_FILE: &str = "settings.json";
-
-impl Kept {
-    fn read(folder: &DataFolder) -> Result<Self, DaemonError> {
-        let path = folder.part(KEPT_FILE);
-        let damaged = |why: String| DaemonError {
-            reason: format!(
-                "cannot read {}: {why}; move the data folder away and join again as a new node",
-                path.display()
-            ),
-            exit_code: 1,
-        };
-        let bytes = std::fs::read(&path).map_err(|error| damaged(error.to_string()))?;
-        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))
-    }
-
-    /// The configuration, with what was kept in every place that says nothing of its own.
-    fn under(&self, config: &Config) -> Config {
-        let (mut config, silent) = (config.clone(), Config::default());
-        let node = &mut config.node;
-        let kept = [self.address.main_port, self.address.lease_port, self.address.bulk_port];
-        let spoken = [
-            (&mut node.port, silent.node.port),
-            (&mut node.lease_port, silent.node.lease_port),
-            (&mut node.bulk_port, silent.node.bulk_port),
-        ];
-        for ((port, default), kept) in spoken.into_iter().zip(kept) {
-            if *port == default {
-                *port = kept;
-            }
-        }
-        if node.bind == silent.node.bind {
-            node.bind.clone_from(&self.bind);
-        }
-        node.zone = self.zone.to_string();
-        node.host = node.host.take().or_else(|| Some(self.address.host.clone()));
-        config.devices.simulate = config.devices.simulate.take().or_else(|| self.simulate.clone());
-        config
-    }
-}
-
 impl Beginning {
     /// Notes that the node has Raft data from now on, which it must never be without again.
     pub(super) fn establish(&self) -> Result<(), DaemonError> {
@@ -183,21 +148,50 @@ impl Beginning {
 
     /// Keeps what the node was told, and where it listens now.
     pub(super) fn keep(&self, config: &Config) -> Result<(), DaemonError> {
-        let kept = Kept {
-            zone: self.zone.clone(),
-            role: self.role,
-            founds: self.founds,
-            simulate: config
-                .devices
-                .simulate
-                .clone()
-                .or_else(|| Kept::read(&self.folder).ok()?.simulate),
-            bind: self.sockets.listen.ip.to_string(),
-            address: self.sockets.address.clone(),
-            peers: self.peers.clone(),
-        };
-        let text = serde_json::to_vec_pretty(&kept).map_err(|error| DaemonError::failed(&error))?;
-        write_durably(&self.folder.part(KEPT_FILE), &text, 0o600).map_err(|error| DaemonError::failed(&error))
+        let peers = self.peers.clone();
+        let mut kept = kept(config, &self.sockets, self.zone.clone(), self.role, self.founds, peers);
+        kept.simulate = kept.simulate.or_else(|| Kept::read(&self.folder).ok()?.simulate);
+        kept.write(&self.folder)
+    }
+
+    /// The operator's token that the founding draws: one and the same however often it is begun, because the log may have
+    /// taken it already. The file is there until its owner has it.
+    pub(super) fn operator(&self) -> Result<Bearer, DaemonError> {
+        if let Some(drawn) = self.undelivered_operator() {
+            return Ok(drawn);
+        }
+        let (path, operator) = (self.operator_path(), Bearer::draw(&OsEntropy));
+        let text = operator.reveal();
+        write_durably(&path, text.expose().as_bytes(), 0o600).map_err(|error| unwritten(&path, &error))?;
+        Ok(operator)
+    }
+
+    /// The operator's token, while nobody was told it.
+    pub(super) fn undelivered_operator(&self) -> Option<Bearer> {
+        let text = std::fs::read_to_string(self.operator_path()).ok()?;
+        text.parse().ok()
+    }
+
+    /// Forgets the operator's token: its owner has it.
+    pub(super) fn operator_delivered(&self) {
+        // Without it, there is nothing to forget.
+        let _ = std::fs::remove_file(self.operator_path());
+    }
+
+    fn operator_path(&self) -> PathBuf {
+        self.folder.part("identity").join("operator.token")
+    }
+}
+
+fn kept(config: &Config, sockets: &Sockets, zone: Name, role: NodeRole, founds: bool, peers: Vec<Peer>) -> Kept {
+    Kept {
+        zone,
+        role,
+        founds,
+        simulate: config.devices.simulate.clone(),
+        bind: sockets.listen.ip.to_string(),
+        address: sockets.address.clone(),
+        peers,
     }
 }
 
@@ -235,74 +229,6 @@ fn names(config: &Config) -> Result<(Name, Name, Option<SimSpec>), DaemonError> 
     ))
 }
 
-fn usage(reason: String) -> DaemonError {
-    DaemonError { reason, exit_code: 64 }
-}
-
-/// Takes the ports before anything is written, so that a taken one leaves no trace.
-fn open_sockets(config: &Config, toward: Option<IpAddr>) -> Result<Sockets, DaemonError> {
-    let node = &config.node;
-    let ip: IpAddr = node
-        .bind
-        .parse()
-        .map_err(|_| usage(format!("--bind: `{}` is not an IP address", node.bind)))?;
-    let host = advertised(node.host.as_deref(), ip, toward)?;
-    let https = TcpListener::bind((ip, node.port)).map_err(|error| taken("TCP", ip, node.port, &error))?;
-    let main_port = https.local_addr().map_err(|error| DaemonError::failed(&error))?.port();
-    let listen = Listen {
-        ip,
-        main_port,
-        lease_port: free_port(ip, node.lease_port)?,
-        bulk_port: free_port(ip, node.bulk_port)?,
-    };
-    free_port(ip, main_port)?;
-    let address = NodeAddress {
-        host,
-        main_port,
-        lease_port: listen.lease_port,
-        bulk_port: listen.bulk_port,
-    };
-    Ok(Sockets { https, listen, address })
-}
-
-/// A UDP port that can be listened on: the wanted one, or a free one for 0.
-fn free_port(ip: IpAddr, wanted: u16) -> Result<u16, DaemonError> {
-    let socket = UdpSocket::bind((ip, wanted)).map_err(|error| taken("UDP", ip, wanted, &error))?;
-    Ok(socket.local_addr().map_err(|error| DaemonError::failed(&error))?.port())
-}
-
-fn taken(kind: &str, ip: IpAddr, port: u16, error: &std::io::Error) -> DaemonError {
-    let reason = format!(
-        "cannot listen on {kind} {ip}:{port}: {error}; stop what uses the port, or choose others with --port, --lease-port and --bulk-port"
-    );
-    DaemonError { reason, exit_code: 1 }
-}
-
-/// The host that others are told. An unspecified address reaches nobody, so a routable one is found, or asked for.
-fn advertised(host: Option<&str>, ip: IpAddr, toward: Option<IpAddr>) -> Result<String, DaemonError> {
-    match host {
-        Some("0.0.0.0" | "::") => Err(usage(
-            "--host: an unspecified address reaches nobody; name one that others can reach".to_owned(),
-        )),
-        Some(host) => Ok(host.to_owned()),
-        None if !ip.is_unspecified() => Ok(ip.to_string()),
-        None => {
-            // Connecting a UDP socket sends nothing; it asks the kernel for the address that would be used.
-            let far = toward.unwrap_or(IpAddr::from([192, 0, 2, 1]));
-            let local = UdpSocket::bind((ip, 0)).and_then(|socket| {
-                socket.connect((far, 9))?;
-                socket.local_addr()
-            });
-            match local {
-                Ok(address) if !address.ip().is_unspecified() => Ok(address.ip().to_string()),
-                _ => Err(usage(
-                    "no address of this machine was found that others could reach; name one with --host".to_owned(),
-                )),
-            }
-        }
-    }
-}
-
 /// Why nobody was asked: most often the token is of another cluster, and then the error says so.
 fn unanswered(address: &str, error: &reqwest::Error) -> DaemonError {
     if is_another_authority(error) {
@@ -310,7 +236,13 @@ fn unanswered(address: &str, error: &reqwest::Error) -> DaemonError {
             address: address.to_owned(),
         });
     }
-    DaemonError::unavailable(error)
+    DaemonError {
+        reason: format!(
+            "no node answers at {address}; is one running there, and may this machine reach its TCP port?: {}",
+            chain(error.source().unwrap_or(error))
+        ),
+        exit_code: code::UNAVAILABLE,
+    }
 }
 
 /// Asks a node of the cluster to admit this machine. The authority is checked before the secret is sent.
@@ -337,11 +269,11 @@ async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<
     match response.json::<Problem>().await {
         Ok(problem) => Err(DaemonError {
             reason: problem.detail,
-            exit_code: 1,
+            exit_code: code::REFUSED,
         }),
         Err(_) => Err(DaemonError {
             reason: format!("the node at {address} answered {status}"),
-            exit_code: 69,
+            exit_code: code::UNAVAILABLE,
         }),
     }
 }
@@ -352,7 +284,10 @@ const JOIN_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::net::TcpListener;
+
     use holdfast_proto::id::ClusterId;
+    use holdfast_proto::node::NodeAddress;
 
     use super::*;
     use crate::identity::authority::{Authority, fingerprint};

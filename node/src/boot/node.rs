@@ -137,7 +137,7 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
     link.follow_members(&shared);
     let operator = match beginning.founds {
         true => Some(genesis::found_cluster(&shared, &beginning).await?),
-        false => None,
+        false => beginning.undelivered_operator(),
     };
     beginning.establish()?;
     let running = {
@@ -146,8 +146,9 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
     };
     genesis::wait_member(&shared, &beginning, &mut stopped).await?;
     let serving = genesis::serving(&shared, &beginning, operator).await?;
-    if let Err(error) = ready(&serving) {
-        tracing::error!(%error, "cannot tell that the node is ready");
+    match ready(&serving) {
+        Ok(()) => beginning.operator_delivered(),
+        Err(error) => tracing::error!(error = %error.told(), "cannot tell that the node is ready"),
     }
     let why = wait_stop(&mut stopped).await;
     if why.is_none() {

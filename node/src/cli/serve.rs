@@ -6,7 +6,7 @@ use serde_json::json;
 use super::console::Console;
 use super::daemon::{Daemon, Serving};
 use super::error::CliError;
-use super::init::NodeFlags;
+use super::init::{NodeFlags, announce};
 
 /// What `serve` is given.
 #[derive(Debug, Args)]
@@ -27,6 +27,10 @@ pub fn serve(args: ServeArgs, daemon: &dyn Daemon, console: &mut Console<'_>) ->
 
 /// Says where the node is. The credentials are as they were.
 fn tell(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliError> {
+    if serving.operator.is_some() {
+        // The founding was cut short before anybody had the operator's token.
+        return announce(serving, console);
+    }
     let said = json!({ "cluster": serving.cluster, "node": serving.node, "address": serving.address });
     console.show(&said, |_, _| {
         format!(
