@@ -81,7 +81,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             propose_timeout: Duration::from_secs(10),
-            bookmark_every: Duration::from_secs(10),
+            bookmark_every: Duration::from_secs(5),
             slow_after: Duration::from_secs(30),
             queue_batches: 64,
         }

@@ -14,6 +14,7 @@ pub mod duration;
 pub mod error;
 pub mod event;
 pub mod init;
+pub mod interrupt;
 pub mod join;
 pub mod lease;
 pub mod log;
@@ -44,9 +45,9 @@ use error::{CliError, code};
 const EXIT_CODES: &str = "\
 Exit codes:
     0  done
-    1  refused: the rules or the cluster said no, and nothing happened
-    4  the lease ended before its work did (released, expired, preempted, capped, or it could not be started)
    64  the command line is wrong
+   65  refused: the rules or the cluster said no, and nothing happened
+   66  the lease ended before its work did (released, expired, preempted, capped, or it could not be started)
    69  no node answers
    70  the node failed
    74  reading or writing here failed
@@ -54,7 +55,7 @@ Exit codes:
    76  a node answered with something that is not understood
    77  the token does not allow this, or is not valid
    78  the configuration or the credentials cannot be used
-  130  interrupted; what runs in the cluster goes on
+  130  interrupted with Ctrl-C (143 by SIGTERM, 129 when the terminal is gone); what runs in the cluster goes on
 `holdfast lease` without --detach ends with the exit code of the work.
 
 Environment:
@@ -63,15 +64,18 @@ Environment:
   HOLDFAST_CA       certificate of the cluster's authority, a path or PEM
   HOLDFAST_CONFIG   folder of credentials.toml; ~/.config/holdfast when absent";
 
+/// Heading of the options that every command has.
+const GLOBAL: &str = "Options of every command";
+
 /// Leases GPUs: joins machines into one cluster, runs work on them, and bills exactly what was used.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 120, disable_help_subcommand = true)]
 pub struct Cli {
     /// Print JSON, also for failures.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
     /// Nodes to talk to (host:port, with commas) instead of those in the credentials.
-    #[arg(long, global = true, value_name = "HOST:PORT")]
+    #[arg(long, global = true, value_name = "HOST:PORT", help_heading = GLOBAL)]
     pub address: Option<String>,
     /// What to do.
     #[command(subcommand)]
@@ -87,7 +91,7 @@ pub enum Command {
     Join(join::JoinArgs),
     /// Run this machine's node again.
     Serve(serve::ServeArgs),
-    /// Make, list and revoke tokens.
+    /// Make, list and revoke tokens: for machines that join, for people and for programs.
     #[command(subcommand)]
     Token(token::TokenCommand),
     /// Make and list tenants.
@@ -101,7 +105,7 @@ pub enum Command {
     Cordon(node::CordonArgs),
     /// Let new work in again.
     Uncordon(node::NodeArgs),
-    /// Take nodes out.
+    /// Take a node out for good.
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Lease devices and run a command on them: price, y/n, then attached to its output.
@@ -127,7 +131,7 @@ pub enum Command {
     /// Show how the cluster is.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
-    /// Write a note into the log.
+    /// Write a note into the event log, for whoever reads it.
     Note(cluster::NoteArgs),
     /// Print completions for a shell.
     Completions {
@@ -139,7 +143,7 @@ pub enum Command {
     /// Show it all on this machine: three nodes, real work, a failure, a bill.
     #[command(disable_help_flag = true)]
     Demo(PassedOn),
-    /// Measure.
+    /// Measure writes, leases and failovers on this machine.
     #[command(disable_help_flag = true)]
     Bench(PassedOn),
     /// Break a cluster on purpose (runs `holdfast-chaos`).

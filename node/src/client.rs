@@ -27,7 +27,9 @@ use crate::wire::{INDEX, NODES, REQUEST_ID};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Probes of a silent connection, after which a stream counts as broken and is opened elsewhere.
 const PROBES_MAX: u32 = 3;
-/// Time for one node to answer one try.
+/// Time for one node to answer the first try of a request, while there are others to ask: one that hangs is passed over.
+const FIRST_TRY_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time for one node to answer any later try.
 const TRY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time over all tries of one request: longer than an election, shorter than a person's patience.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -292,10 +294,14 @@ impl Client {
         let begun = self.clock.boot_ms();
         let mut source = None;
         let mut maybe = None;
+        let mut limit = FIRST_TRY_TIMEOUT;
         loop {
             let addresses = self.addresses();
+            if addresses.len() == 1 {
+                limit = TRY_TIMEOUT;
+            }
             for address in &addresses {
-                match self.attempt(address, call).await {
+                match self.attempt(address, call, limit).await {
                     Try::Done(response) => {
                         self.learn(address, response.headers());
                         return Ok((address.clone(), response));
@@ -320,14 +326,15 @@ impl Client {
                 return Err(ClientError::Unreachable { addresses, source });
             }
             tokio::time::sleep(PAUSE).await;
+            limit = TRY_TIMEOUT;
         }
     }
 
-    async fn attempt(&self, address: &str, call: &Call<'_>) -> Try {
+    async fn attempt(&self, address: &str, call: &Call<'_>, limit: Duration) -> Try {
         let mut request = self
             .http
             .request(call.method.clone(), format!("https://{address}{}", call.path))
-            .timeout(TRY_TIMEOUT);
+            .timeout(limit);
         request = request.header(ACCEPT, "application/json");
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization.expose().clone());
@@ -346,6 +353,14 @@ impl Client {
             Err(error) if error.is_connect() || call.request.is_none() => Try::Next(Some(error.without_url())),
             Err(error) => Try::Maybe(error.without_url().to_string()),
         }
+    }
+
+    /// Asks a node last from now on: it takes connections and answers nothing.
+    fn doubt(&self, address: &str) {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let (doubted, mut others): (Vec<_>, Vec<_>) = addresses.drain(..).partition(|known| known == address);
+        others.extend(doubted);
+        *addresses = others;
     }
 
     /// Takes over the nodes that an answer names, behind the one that gave it.

@@ -181,7 +181,7 @@ impl Default for EventConfig {
 impl Default for LogConfig {
     fn default() -> Self {
         Self {
-            filter: "info".to_owned(),
+            filter: "info,openraft=warn".to_owned(),
             json: false,
         }
     }

@@ -175,7 +175,7 @@ fn cluster_sentence(event: &Event, named: Named<'_>) -> String {
         Event::AccessTokenCreated(token) => format!("access token {} was made", token.token),
         Event::TokenRevoked { token } => format!("token {token} was revoked"),
         Event::TenantSet { tenant, quota } => {
-            format!("tenant {tenant} may hold {}", devices(quota.devices_max as usize))
+            format!("tenant {tenant} may hold {}", allowance(quota.devices_max))
         }
         Event::TariffSet(tariff) => format!("prices of version {} are in force", tariff.version),
         Event::StateHashRecorded { at, .. } => format!("the state up to {at} was hashed"),
@@ -237,6 +237,15 @@ fn devices(count: usize) -> String {
     match count {
         1 => "1 device".to_owned(),
         count => format!("{count} devices"),
+    }
+}
+
+/// How many devices a quota allows, in words.
+pub fn allowance(devices_max: u32) -> String {
+    match devices_max {
+        u32::MAX => "any number of devices".to_owned(),
+        0 => "no devices".to_owned(),
+        count => devices(count as usize),
     }
 }
 

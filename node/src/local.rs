@@ -168,6 +168,15 @@ impl LocalCluster {
     /// # Errors
     /// [`LocalError`] when it cannot be started or admitted.
     pub async fn add(&mut self, spec: &LocalSpec) -> Result<&LocalNode, LocalError> {
+        let through = self.nodes.iter().position(|node| node.child.is_some());
+        self.add_through(spec, through).await
+    }
+
+    /// Starts one more node, which joins at the node in place `through`.
+    ///
+    /// # Errors
+    /// As for [`LocalCluster::add`].
+    pub async fn add_through(&mut self, spec: &LocalSpec, through: Option<usize>) -> Result<&LocalNode, LocalError> {
         let first = self.nodes.is_empty();
         let mut arguments: Vec<String> = Vec::new();
         if first {
@@ -175,11 +184,7 @@ impl LocalCluster {
         } else {
             let token = self.json(&["token", "create"]).await?;
             let token = token["token"].as_str().unwrap_or_default().to_owned();
-            let peer = self
-                .nodes
-                .iter()
-                .find(|node| node.child.is_some())
-                .map(|node| node.address.clone());
+            let peer = through.map(|place| self.nodes[place].address.clone());
             self.last_token.clone_from(&token);
             arguments.extend(["join".to_owned(), peer.unwrap_or_default(), "--token".to_owned(), token]);
         }

@@ -5,6 +5,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "cluster/edges.rs"]
+mod edges;
+#[path = "cluster/streams.rs"]
+mod streams;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -136,12 +141,10 @@ async fn a_request_that_can_never_be_met_says_what_there_is() {
     let _alone = alone().await;
     let cluster = cluster(1).await;
     for (shape, told) in [("1xh900", "a100"), ("64xa100", "2"), ("0xa100", "1")] {
-        let output = run(
-            &cluster,
-            &["lease", shape, "--for", "1h", "--yes", "--detach", "--", "true"],
-        )
-        .await;
-        assert!(!output.status.success(), "{shape}");
+        let order = ["lease", shape, "--for", "1h", "--yes", "--detach", "--", "true"];
+        let output = run(&cluster, &order).await;
+        let code = if shape.starts_with('0') { 64 } else { 65 };
+        assert_eq!(output.status.code(), Some(code), "{shape}");
         assert!(text(&output.stderr).contains(told), "{shape}: {}", text(&output.stderr));
     }
     let missing = lease(&cluster, "1xa100", &["no-such-program-anywhere"]).await;
@@ -150,6 +153,142 @@ async fn a_request_that_can_never_be_met_says_what_there_is() {
     assert_eq!(shown["exit_code"], 127);
     let log = text(&run(&cluster, &["logs", &missing]).await.stdout);
     assert!(log.contains("command not found: no-such-program-anywhere"), "{log}");
+    // A tenant's mistake takes no node out, however often it is made.
+    for _ in 0..4 {
+        let refused = lease(&cluster, "1xa100", &["/etc/passwd"]).await;
+        let shown = status(&cluster, &refused, "ended").await;
+        assert_eq!(
+            (&shown["end_reason"], &shown["exit_code"]),
+            (&"failed".into(), &126.into())
+        );
+    }
+    let nodes = cluster.json(&["nodes"]).await.unwrap();
+    assert_eq!(
+        (&nodes["nodes"][0]["cordoned"], &nodes["nodes"][0]["devices_free"]),
+        (&Value::Null, &2.into())
+    );
+}
+
+#[tokio::test]
+async fn work_that_ends_at_once_is_told_as_started_before_it_is_told_as_ended() {
+    let _alone = alone().await;
+    let cluster = cluster(1).await;
+    let mut leases = Vec::new();
+    for _ in 0..15 {
+        leases.push(lease(&cluster, "1xa100", &["true"]).await);
+    }
+    for lease in &leases {
+        status(&cluster, lease, "ended").await;
+        let events = cluster
+            .json(&["events", "--after", "0", "--lease", lease])
+            .await
+            .unwrap();
+        let kinds: Vec<&str> = events
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["type"].as_str().unwrap())
+            .collect();
+        let place = |kind: &str| kinds.iter().position(|other| *other == format!("holdfast.{kind}"));
+        let course = [
+            "allocation-started",
+            "lease-activated",
+            "allocation-exited",
+            "lease-ended",
+        ]
+        .map(place);
+        assert!(
+            course.iter().all(Option::is_some) && course.is_sorted(),
+            "{lease}: {kinds:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_process_is_given_the_devices_that_the_log_names_and_no_two_the_same() {
+    let _alone = alone().await;
+    let cluster = cluster(1).await;
+    let work = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 600"];
+    let first = lease(&cluster, "1xa100", &work).await;
+    status(&cluster, &first, "active").await;
+    // A change that is none of its devices'.
+    run(&cluster, &["renew", &first, "--for", "1h"]).await;
+    let second = lease(&cluster, "1xa100", &work).await;
+    let mut given = Vec::new();
+    for lease in [&first, &second] {
+        let shown = status(&cluster, lease, "active").await;
+        let named = shown["members"][0]["devices"][0].as_str().unwrap().to_owned();
+        let printed = async {
+            loop {
+                let printed = text(&run(&cluster, &["logs", lease]).await.stdout);
+                if printed.ends_with('\n') {
+                    return printed.trim().to_owned();
+                }
+            }
+        };
+        let printed = tokio::time::timeout(WITHIN, printed).await.unwrap();
+        assert_eq!(printed, named);
+        let gpus = cluster.json(&["gpus"]).await.unwrap();
+        let held = gpus["gpus"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|gpu| gpu["id"] == named.as_str())
+            .unwrap();
+        assert_eq!(held["lease"], lease.as_str(), "{gpus}");
+        given.push(named);
+    }
+    assert_ne!(given[0], given[1]);
+}
+
+#[tokio::test]
+async fn what_was_cancelled_under_a_new_leader_never_runs_and_no_device_is_lost_over_restarts() {
+    let _alone = alone().await;
+    let mut cluster = cluster(3).await;
+    let done = cluster.path().join("done");
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", done.display());
+    let holds = lease(&cluster, "2xh100", &["sh", "-c", &script]).await;
+    status(&cluster, &holds, "active").await;
+    let queued = lease(&cluster, "2xh100", &["true"]).await;
+    let old = leader(&cluster).await;
+    cluster.kill_daemon(old).await;
+    // Under a new leader.
+    let released = async { while !run(&cluster, &["release", &queued]).await.status.success() {} };
+    tokio::time::timeout(WITHIN, released).await.unwrap();
+    status(&cluster, &queued, "ended").await;
+    cluster.restart(old).await.unwrap();
+    std::fs::write(&done, "").unwrap();
+    let ended = status(&cluster, &holds, "ended").await;
+    assert_eq!(ended["end_reason"], "completed", "{ended}");
+    let failed = lease(&cluster, "1xany", &["false"]).await;
+    status(&cluster, &failed, "ended").await;
+
+    let free = |list: &Value| {
+        let nodes = list["nodes"].as_array()?;
+        let ready = nodes.iter().all(|node| node["status"] == "ready");
+        ready.then(|| {
+            nodes
+                .iter()
+                .map(|node| node["devices_free"].as_u64().unwrap_or(0))
+                .sum::<u64>()
+        })
+    };
+    let all_free = |list: &Value| free(list).filter(|free| *free == 6);
+    until(&cluster, &["nodes"], all_free).await;
+    let before = cluster.json(&["leases", "--ended"]).await.unwrap();
+    for node in 0..3 {
+        cluster.kill_daemon(node).await;
+    }
+    for node in 0..3 {
+        cluster.restart(node).await.unwrap();
+    }
+    until(&cluster, &["nodes"], all_free).await;
+    assert_eq!(cluster.json(&["leases", "--ended"]).await.unwrap(), before);
+    let events = cluster
+        .json(&["events", "--after", "0", "--lease", &queued])
+        .await
+        .unwrap();
+    assert!(!events.to_string().contains("placement-committed"), "{events}");
 }
 
 #[tokio::test]
@@ -165,19 +304,23 @@ async fn four_wrong_join_tokens_get_four_different_answers() {
     let expired = token(cluster.json(&["token", "create", "--for", "1s"]).await.unwrap());
     // Cluster time passes only with entries; these are some.
     until(&cluster, &["note", "clock", "ticks"], |_| Some(())).await;
-    let address = cluster.nodes()[0].address.clone();
     let mut answers = Vec::new();
     let mut mistyped = good.clone();
     mistyped.pop();
-    cluster.add(&LocalSpec::new("c1", "c", "1xt4")).await.unwrap();
+    // The second node is a learner and cannot sign certificates; machines join through it all the same.
+    let learner = &cluster.json(&["nodes"]).await.unwrap()["nodes"][1];
+    assert_eq!((&learner["label"], &learner["voter"]), (&"b1".into(), &false.into()));
+    let new = LocalSpec::new("c1", "c", "1xt4");
+    cluster.add_through(&new, Some(1)).await.unwrap();
     let used = cluster.last_token().to_owned();
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    for (name, wrong) in [
-        ("foreign", foreign),
-        ("expired", expired),
-        ("mistyped", mistyped),
-        ("used", used),
+    for (name, wrong, through) in [
+        ("foreign", foreign, 0),
+        ("expired", expired, 0),
+        ("mistyped", mistyped, 0),
+        ("used", used, 1),
     ] {
+        let address = cluster.nodes()[through].address.clone();
         let data = cluster.path().join(format!("joiner-{name}"));
         let data = data.to_string_lossy();
         let arguments = [
@@ -199,7 +342,8 @@ async fn four_wrong_join_tokens_get_four_different_answers() {
             "1xt4",
         ];
         let output = run(&cluster, &arguments).await;
-        assert!(!output.status.success(), "{name}");
+        let code = if name == "mistyped" { 64 } else { 65 };
+        assert_eq!(output.status.code(), Some(code), "{name}");
         let answer = text(&output.stderr);
         assert!(
             answer.contains("holdfast token create") || answer.contains("join line"),
@@ -296,7 +440,15 @@ async fn a_node_without_a_leader_still_serves_the_committed_stream_and_says_how_
     .await;
     assert!(events > 0);
     let refused = run(&cluster, &["note", "without", "a leader", "--json"]).await;
-    assert!(!refused.status.success(), "a minority acknowledged a write");
+    assert_eq!(
+        refused.status.code(),
+        Some(75),
+        "a minority acknowledged or refused a write"
+    );
+    let told: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(told["error"]["code"], "outcome-unknown");
+    let aged = cluster.json(&["cluster", "status", "--stale"]).await.unwrap();
+    assert!(aged["applied"].as_u64() > Some(0), "{aged}");
 }
 
 #[tokio::test]

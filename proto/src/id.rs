@@ -10,7 +10,7 @@ use crate::limits;
 
 /// A text that is not the id it was taken for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {what}")]
+#[error("`{text}` is not {what}")]
 pub struct ParseIdError {
     /// The id that was expected.
     pub what: &'static str,
@@ -20,31 +20,31 @@ pub struct ParseIdError {
 
 hex_bytes!(
     /// Random id of a cluster, made by an explicit `init`; travels in every handshake.
-    ClusterId, 16
+    ClusterId, 16, "a cluster id: 32 hexadecimal digits"
 );
 hex_bytes!(
     /// A BLAKE3 digest.
-    Digest, 32
+    Digest, 32, "a digest: 64 hexadecimal digits"
 );
 hex_bytes!(
     /// The kernel's id of one boot of one machine.
-    BootId, 16
+    BootId, 16, "a boot id: 32 hexadecimal digits"
 );
 hex_id!(
     /// A node: the first 8 bytes of the BLAKE3 digest of its public key. A wiped disk is a new node.
-    NodeId, "n-"
+    NodeId, "n-", "a node id such as n-4e230f7e407fb971"
 );
 hex_id!(
     /// An access or join token; its secret is not part of it.
-    TokenId, "tok-"
+    TokenId, "tok-", "a token id such as tok-f8691d9f05937297"
 );
 hex_id!(
     /// One start of a daemon; random, so it has no order.
-    Incarnation, "i-"
+    Incarnation, "i-", "an incarnation"
 );
 hex_id!(
     /// A number used once, to tie an answer to its question.
-    Nonce, "x-"
+    Nonce, "x-", "a nonce"
 );
 counter!(
     /// Generation of a lease's placement; rises by one at each move.
@@ -97,7 +97,7 @@ impl FromStr for LeaseId {
     /// Reads `lease-12`, `lease-3.12`, or the bare number.
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let wrong = || ParseIdError {
-            what: "lease id such as lease-12",
+            what: "a lease id such as lease-12",
             text: text.chars().take(64).collect(),
         };
         let number = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -141,7 +141,7 @@ impl FromStr for FencingToken {
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let wrong = || ParseIdError {
-            what: "fencing token such as 0.42",
+            what: "a fencing token such as 0.42",
             text: text.chars().take(64).collect(),
         };
         let (era, index) = text.split_once('.').ok_or_else(wrong)?;
@@ -202,7 +202,7 @@ impl FromStr for Cursor {
     /// Reads `12.0`; a bare `12` is the last position of entry 12, so that reading after it starts at entry 13.
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let wrong = || ParseIdError {
-            what: "event position such as 12.0",
+            what: "an event position such as 12.0",
             text: text.chars().take(64).collect(),
         };
         match text.split_once('.') {
@@ -245,7 +245,7 @@ impl FromStr for DeviceId {
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let wrong = || ParseIdError {
-            what: "device uuid",
+            what: "a device UUID such as GPU-2f1c…",
             text: text.chars().take(64).collect(),
         };
         let digits: String = text.strip_prefix("GPU-").unwrap_or(text).split('-').collect();
@@ -278,7 +278,7 @@ impl FromStr for RequestId {
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let wrong = || ParseIdError {
-            what: "request id",
+            what: "a request id",
             text: text.chars().take(64).collect(),
         };
         let (ms, random) = text.split_once('-').ok_or_else(wrong)?;
@@ -334,7 +334,7 @@ impl FromStr for Name {
         match Self::allows(text) {
             true => Ok(Self(text.to_owned())),
             false => Err(ParseIdError {
-                what: "name: 1 to 63 of a-z, 0-9 and inner hyphens",
+                what: "a name: 1 to 63 of a-z, 0-9 and inner hyphens",
                 text: text
                     .chars()
                     .take(64)

@@ -21,7 +21,7 @@ macro_rules! text_serde {
 
 /// A 64-bit id whose text form is a prefix and 16 hexadecimal digits.
 macro_rules! hex_id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $what:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
                  rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
@@ -34,7 +34,7 @@ macro_rules! hex_id {
         impl std::str::FromStr for $name {
             type Err = $crate::id::ParseIdError;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let wrong = || $crate::id::ParseIdError { what: stringify!($name), text: text.chars().take(64).collect() };
+                let wrong = || $crate::id::ParseIdError { what: $what, text: text.chars().take(64).collect() };
                 let digits = text.strip_prefix($prefix).ok_or_else(wrong)?;
                 if digits.is_empty() || digits.len() > 16 || digits.starts_with('+') {
                     return Err(wrong());
@@ -48,7 +48,7 @@ macro_rules! hex_id {
 
 /// A byte string of fixed length whose text form is hexadecimal.
 macro_rules! hex_bytes {
-    ($(#[$doc:meta])* $name:ident, $len:literal) => {
+    ($(#[$doc:meta])* $name:ident, $len:literal, $what:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
                  rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
@@ -63,7 +63,7 @@ macro_rules! hex_bytes {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let mut bytes = [0; $len];
                 hex::decode_to_slice(text, &mut bytes).map_err(|_| $crate::id::ParseIdError {
-                    what: stringify!($name),
+                    what: $what,
                     text: text.chars().take(64).collect(),
                 })?;
                 Ok(Self(bytes))

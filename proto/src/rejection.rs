@@ -198,7 +198,7 @@ pub enum Rejection {
     },
     /// More than the tenant may hold.
     #[error(
-        "{asked} devices asked, {left} left of the quota of tenant {tenant}; release some, or ask an operator for more"
+        "{} asked, {left} left of the quota of tenant {tenant}; release some, or ask an operator for more", devices(*asked)
     )]
     QuotaExceeded {
         /// The tenant.
@@ -217,7 +217,9 @@ pub enum Rejection {
         present: Vec<Name>,
     },
     /// The cluster could not hold the request even if it were empty.
-    #[error("{asked} devices asked, the most that could ever fit is {most}")]
+    #[error(
+        "{} asked, the most that could ever fit is {most}; ask for fewer, or loosen what limits them (models, zones, one node, CPU, memory): `holdfast gpus` lists what there is", devices(*asked)
+    )]
     CannotFit {
         /// Devices asked.
         asked: u32,
@@ -225,7 +227,7 @@ pub enum Rejection {
         most: u32,
     },
     /// A model has no price under the plan.
-    #[error("{model} has no price for this plan; an operator sets one")]
+    #[error("{model} is not offered under this plan; leave --plan out to lease it on-demand")]
     PriceUnknown {
         /// The model.
         model: Name,
@@ -340,6 +342,13 @@ pub enum Rejection {
         /// The last stamp.
         last: Timestamp,
     },
+}
+
+fn devices(count: u32) -> String {
+    match count {
+        1 => "1 device".to_owned(),
+        count => format!("{count} devices"),
+    }
 }
 
 fn list(names: &[Name]) -> String {

@@ -9,13 +9,14 @@ pub mod lines;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use holdfast_proto::id::Epoch;
 use serde::Deserialize;
 use tokio::sync::mpsc::{Receiver, channel};
@@ -97,15 +98,38 @@ pub async fn logs(
             );
             return Err(Failure::new(StatusCode::NOT_FOUND, code::LOG_ABSENT, detail));
         }
+        if let (Some(rank), Some(placement)) = (query.rank, &lease.placement)
+            && placement.members.iter().all(|member| member.allocation.rank != rank)
+        {
+            let (id, members) = (lease.id(), placement.members.len());
+            let detail = match members {
+                1 => format!("{id} has one member, of rank 0"),
+                members => format!("{id} has ranks 0 to {}", members - 1),
+            };
+            return Err(Failure::bad_request(detail));
+        }
         tokio::spawn(async move {
             follow.run().await;
             drop(permit);
         });
     }
-    Ok(answer(&reading, &headers, lines))
+    Ok(answer(&reading, &headers, lines, api.limits().bookmark_every))
 }
 
-fn answer(reading: &Reading, headers: &HeaderMap, lines: Receiver<LogLine>) -> Response {
+/// The lines, and an empty one wherever nothing was written for a while: so a client knows a node that is quiet from one
+/// that hangs, whose kernel still answers for it.
+fn alive(lines: impl Stream<Item = Bytes> + Send + 'static, every: Duration) -> impl Stream<Item = Bytes> + Send {
+    let lines = Box::pin(lines);
+    futures_util::stream::unfold(lines, move |mut lines| async move {
+        match tokio::time::timeout(every, lines.next()).await {
+            Ok(Some(line)) => Some((line, lines)),
+            Ok(None) => None,
+            Err(_) => Some((Bytes::from_static(b"\n"), lines)),
+        }
+    })
+}
+
+fn answer(reading: &Reading, headers: &HeaderMap, lines: Receiver<LogLine>, life_every: Duration) -> Response {
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
@@ -116,14 +140,17 @@ fn answer(reading: &Reading, headers: &HeaderMap, lines: Receiver<LogLine>) -> R
     } else {
         "text/plain; charset=utf-8"
     };
-    let text = ReceiverStream::new(lines).map(move |line: LogLine| {
-        let text = match structured {
-            true => serde_json::to_string(&line).unwrap_or_default() + "\n",
-            false => line.text,
-        };
-        Ok::<_, Infallible>(Bytes::from(text))
-    });
-    let mut response = ([(CONTENT_TYPE, kind)], Body::from_stream(text)).into_response();
+    let text = move |line: LogLine| match structured {
+        true => serde_json::to_string(&line).unwrap_or_default() + "\n",
+        false => line.text,
+    };
+    let lines = ReceiverStream::new(lines).map(move |line| Bytes::from(text(line)));
+    // A reader of plain text takes what it gets; one of lines is told that the node lives, by a line without anything.
+    let body = match structured {
+        true => Body::from_stream(alive(lines, life_every).map(Ok::<_, Infallible>)),
+        false => Body::from_stream(lines.map(Ok::<_, Infallible>)),
+    };
+    let mut response = ([(CONTENT_TYPE, kind)], body).into_response();
     reading.mark(&mut response);
     response
 }

@@ -8,16 +8,40 @@ use serde_json::json;
 use super::console::Console;
 use super::error::{CliError, code};
 use super::event::Labels;
+use super::interrupt::{Interrupts, interrupted};
 use super::log::Printer;
-use crate::client::Client;
 use crate::client::stream::Item;
+use crate::client::{Client, ClientError};
 use crate::wire::lease::LeaseView;
 
 /// Follows a lease to its end; gives the exit code of its work.
 ///
 /// # Errors
-/// When the cluster cannot be asked for a long while, or the person pressed Ctrl-C; the lease goes on in both cases.
-pub async fn attach(lease: LeaseId, client: &Client, console: &mut Console<'_>) -> Result<u8, CliError> {
+/// When the cluster cannot be asked for a long while, a signal came, or nobody reads the output; the lease goes on in all
+/// cases, and the error says so.
+pub async fn attach(
+    lease: LeaseId,
+    client: &Client,
+    console: &mut Console<'_>,
+    interrupts: &mut Interrupts,
+) -> Result<u8, CliError> {
+    let goes_on =
+        format!("{lease} goes on: `holdfast logs -f {lease}` shows its output, `holdfast release {lease}` ends it");
+    let followed = tokio::select! {
+        followed = follow(lease, client, console) => followed,
+        exit_code = interrupts.next() => return Err(interrupted(exit_code, goes_on)),
+    };
+    followed.map_err(|error| match error {
+        CliError::Io(source) => CliError::Unread { told: goes_on, source },
+        CliError::Client(error @ (ClientError::Unreachable { .. } | ClientError::Garbled { .. })) => {
+            console.tell(&goes_on);
+            CliError::Client(error)
+        }
+        other => other,
+    })
+}
+
+async fn follow(lease: LeaseId, client: &Client, console: &mut Console<'_>) -> Result<u8, CliError> {
     let labels = Labels::fetch(client).await;
     let born = Cursor {
         index: lease.index.saturating_sub(1),
@@ -44,10 +68,6 @@ pub async fn attach(lease: LeaseId, client: &Client, console: &mut Console<'_>) 
                     }
                 }
             },
-            _ = tokio::signal::ctrl_c() => {
-                let next = format!("{lease} goes on: `holdfast logs -f {lease}` shows it, `holdfast release {lease}` ends it");
-                return Err(CliError::Interrupted(next));
-            }
         }
     }
     let view: LeaseView = client.get(&format!("/v1/leases/{lease}")).await?.body;

@@ -54,7 +54,10 @@ fn told(console: &Console<'_>, bill: &Bill, explain: bool) -> String {
         }
         cells
     };
-    let mut text = render::table(console.width, &head, bill.lines.iter().map(row));
+    let mut text = match bill.lines.is_empty() {
+        true => String::new(),
+        false => render::table(console.width, &head, bill.lines.iter().map(row)),
+    };
     if let Some(open) = &bill.open {
         let so_far = money(open.so_far_micros, &bill.currency);
         text.push_str(&format!(

@@ -6,6 +6,7 @@ use reqwest::Method;
 
 use super::console::Console;
 use super::error::CliError;
+use super::event::Labels;
 use super::render;
 use crate::client::Client;
 use crate::wire::cluster::{Applied, ClusterView, NoteOrder};
@@ -42,14 +43,15 @@ pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Con
         "/v1/cluster"
     };
     let view: ClusterView = client.get(path).await?.body;
+    let labels = Labels::fetch(client).await;
     console.show(&view, |console, view| {
-        let voters: Vec<String> = view.voters.iter().map(ToString::to_string).collect();
+        let voters: Vec<String> = view.voters.iter().map(|node| labels.of(*node)).collect();
         render::fields(&[
             ("cluster", view.id.map(|id| id.to_string()).unwrap_or_default()),
             (
                 "leader",
                 view.leader.map_or("none known".to_owned(), |leader| {
-                    format!("{leader}, term {}", view.term)
+                    format!("{}, term {}", labels.of(leader), view.term)
                 }),
             ),
             ("voters", voters.join(", ")),
@@ -64,7 +66,7 @@ pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Con
                 format!("{} at {}", view.applied, render::when(view.time_ms, &console.zone)),
             ),
             ("rules", format!("level {}, era {}", view.machine_level, view.era)),
-            ("served by", view.served_by.to_string()),
+            ("served by", labels.of(view.served_by)),
         ])
     })
 }

@@ -114,7 +114,9 @@ impl Console<'_> {
         if self.json {
             let _ = self.print_json(&error.json());
         } else if let CliError::Usage(text) = error {
-            let _ = writeln!(self.err, "{text}");
+            // What the parser of the command line says begins with `error:`, and has its own lines.
+            let said = if text.starts_with("error:") { "" } else { "holdfast: " };
+            let _ = writeln!(self.err, "{said}{text}");
         } else {
             let _ = writeln!(self.err, "holdfast: {}", render::plain(&error.told()));
         }

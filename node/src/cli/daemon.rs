@@ -19,7 +19,7 @@ use crate::join::JoinToken;
 pub struct DaemonError {
     /// The step that failed, with its causes.
     pub reason: String,
-    /// Exit code: 1 when something said no, 69 when nobody answered, 78 for a configuration, 70 otherwise.
+    /// Exit code: 65 when something said no, 69 when nobody answered, 78 for a configuration, 70 otherwise.
     pub exit_code: u8,
 }
 
@@ -108,5 +108,8 @@ pub fn become_chaos(arguments: &[OsString], json: bool) -> CliError {
     if json {
         command.arg("--json");
     }
-    CliError::Io(command.exec())
+    CliError::Absent {
+        program: PROGRAM,
+        source: command.exec(),
+    }
 }

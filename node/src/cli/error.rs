@@ -10,14 +10,15 @@ use crate::client::ClientError;
 use crate::client::credentials::CredentialsError;
 use crate::config::ConfigError;
 
-/// Exit codes, those of `sysexits.h` where one fits.
+/// Exit codes, from the range of `sysexits.h` and with its numbers where one fits: `holdfast lease` passes on the exit
+/// code of the work, and work seldom ends with one of these.
 pub mod code {
     /// Done.
     pub const DONE: u8 = 0;
     /// The rules or the cluster said no.
-    pub const REFUSED: u8 = 1;
+    pub const REFUSED: u8 = 65;
     /// The lease ended before its work did.
-    pub const LEASE_ENDED: u8 = 4;
+    pub const LEASE_ENDED: u8 = 66;
     /// The command line is wrong.
     pub const USAGE: u8 = 64;
     /// No node answers.
@@ -62,9 +63,34 @@ pub enum CliError {
     /// The person said no.
     #[error("not leased")]
     Declined,
-    /// The person pressed Ctrl-C.
-    #[error("{0}")]
-    Interrupted(String),
+    /// A signal came: the person pressed Ctrl-C, or the terminal is gone.
+    #[error("{told}")]
+    Interrupted {
+        /// What goes on, and what to type next.
+        told: String,
+        /// The exit code, 128 and the signal's number.
+        exit_code: u8,
+    },
+    /// Whoever read the output is gone.
+    #[error("nobody reads the output any more; {told}")]
+    Unread {
+        /// What goes on, and what to type next.
+        told: String,
+        /// What the write came to.
+        #[source]
+        source: io::Error,
+    },
+    /// A program that belongs to this one is not here.
+    #[error(
+        "cannot run {program}; build it with `cargo build --release --bin {program}`, or put it beside this program or into PATH"
+    )]
+    Absent {
+        /// The program.
+        program: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl CliError {
@@ -80,8 +106,8 @@ impl CliError {
             Self::Client(ClientError::Setup(_)) => code::FAILED,
             Self::Credentials(_) | Self::Config(_) => code::CONFIG,
             Self::Daemon(error) => error.exit_code,
-            Self::Io(_) => code::IO,
-            Self::Interrupted(_) => code::INTERRUPTED,
+            Self::Io(_) | Self::Unread { .. } | Self::Absent { .. } => code::IO,
+            Self::Interrupted { exit_code, .. } => *exit_code,
         }
     }
 
@@ -99,7 +125,9 @@ impl CliError {
             Self::Daemon(_) => "node-failed",
             Self::Io(_) => "io",
             Self::Declined => "declined",
-            Self::Interrupted(_) => "interrupted",
+            Self::Interrupted { .. } => "interrupted",
+            Self::Unread { .. } => "output-unread",
+            Self::Absent { .. } => "program-absent",
         }
         .to_owned()
     }

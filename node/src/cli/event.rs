@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use holdfast_proto::event::Topic;
 use holdfast_proto::id::{Cursor, LeaseId, Name, NodeId};
 use holdfast_proto::node::NodeStatus;
 
 use super::console::Console;
 use super::error::CliError;
+use super::interrupt::{Interrupts, interrupted};
 use super::render;
 use crate::client::stream::Item;
 use crate::client::{Client, segment};
@@ -28,32 +30,48 @@ pub struct EventsArgs {
     #[arg(long, value_name = "POSITION")]
     pub after: Option<Cursor>,
     /// Only these topics, with commas: lease, placement, node, telemetry, billing, security, cluster.
-    #[arg(long, value_name = "TOPICS")]
-    pub topic: Option<String>,
+    #[arg(long, value_name = "TOPICS", value_delimiter = ',', value_parser = topic)]
+    pub topic: Vec<Topic>,
     /// Only about this lease.
     #[arg(long)]
     pub lease: Option<LeaseId>,
     /// Only about this tenant.
     #[arg(long)]
     pub tenant: Option<Name>,
-    /// Only about this node (its id).
+    /// Only about this node: its label or id.
     #[arg(long)]
-    pub node: Option<NodeId>,
+    pub node: Option<String>,
+}
+
+fn topic(text: &str) -> Result<Topic, String> {
+    let known = || {
+        Topic::ALL
+            .iter()
+            .map(|topic| topic.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let found = Topic::ALL.iter().find(|topic| topic.name() == text);
+    found
+        .copied()
+        .ok_or_else(|| format!("there is no such topic; topics are {}", known()))
 }
 
 impl EventsArgs {
-    fn query(&self) -> String {
+    fn query(&self, labels: &Labels) -> Result<String, CliError> {
         let mut query = String::new();
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
                 query.push_str(&format!("&{name}={}", segment(&value)));
             }
         };
-        add("topic", self.topic.clone());
+        let topics: Vec<&str> = self.topic.iter().map(|topic| topic.name()).collect();
+        add("topic", (!topics.is_empty()).then(|| topics.join(",")));
         add("lease", self.lease.map(|lease| lease.to_string()));
         add("tenant", self.tenant.as_ref().map(ToString::to_string));
-        add("node", self.node.map(|node| node.to_string()));
-        query.trim_start_matches('&').to_owned()
+        let node = self.node.as_deref().map(|name| labels.find(name)).transpose()?;
+        add("node", node.map(|node| node.to_string()));
+        Ok(query.trim_start_matches('&').to_owned())
     }
 }
 
@@ -66,13 +84,14 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
     if !args.follow {
         return list(&args, &labels, client, console).await;
     }
-    let mut stream = client.events(&args.query(), args.after);
+    let mut interrupts = Interrupts::listen();
+    let mut stream = client.events(&args.query(&labels)?, args.after);
     loop {
         let item = tokio::select! {
             item = stream.next() => item?,
-            _ = tokio::signal::ctrl_c() => {
-                let at = stream.position().map(|at| at.to_string()).unwrap_or_default();
-                return Err(CliError::Interrupted(format!("stopped; go on with --after {at}")));
+            exit_code = interrupts.next() => {
+                let next = stream.position().map_or("stopped".to_owned(), |at| format!("stopped; go on with --after {at}"));
+                return Err(interrupted(exit_code, next));
             }
         };
         match item {
@@ -87,9 +106,10 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
 
 async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let mut after = args.after.unwrap_or_default();
+    let query = args.query(labels)?;
     loop {
         let page: EventPage = client
-            .get(&format!("/v1/events?limit={PAGE}&after={after}&{}", args.query()))
+            .get(&format!("/v1/events?limit={PAGE}&after={after}&{query}"))
             .await?
             .body;
         for event in &page.events {
@@ -106,14 +126,11 @@ fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> Resu
     if console.json {
         return console.print_json(event);
     }
-    let subject = event.subject.clone().unwrap_or_default();
+    // The sentence names nodes, tokens and tenants itself; a lease it does not.
+    let lease = event.data.lease().map(|lease| format!("{lease}: ")).unwrap_or_default();
     let when = render::when(event.time_ms, &console.zone);
     let text = render::plain(&labels.told(event));
-    console.print(&format!(
-        "{:>8}  {when}  {}  {text}\n",
-        event.id.to_string(),
-        render::plain(&subject)
-    ))
+    console.print(&format!("{:>8}  {when}  {lease}{text}\n", event.id.to_string()))
 }
 
 /// Labels of nodes, so that sentences can name them.
@@ -129,6 +146,25 @@ impl Labels {
             .unwrap_or_default();
         let present = nodes.into_iter().filter(|node| node.status != NodeStatus::Removed);
         Self(present.map(|node| (node.id, node.label.to_string())).collect())
+    }
+
+    /// The node with this id, or this label.
+    ///
+    /// # Errors
+    /// When no label is like it and it is no id.
+    pub fn find(&self, name: &str) -> Result<NodeId, CliError> {
+        let labelled = self.0.iter().find(|(_, label)| *label == name).map(|(node, _)| *node);
+        labelled.or_else(|| name.parse().ok()).ok_or_else(|| {
+            CliError::Usage(format!(
+                "there is no node `{}`; `holdfast nodes` lists them",
+                render::plain(name)
+            ))
+        })
+    }
+
+    /// A node's label; its id when it has none that is known.
+    pub fn of(&self, node: NodeId) -> String {
+        self.0.get(&node).cloned().unwrap_or_else(|| node.to_string())
     }
 
     /// The sentence of an event.

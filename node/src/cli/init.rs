@@ -32,26 +32,26 @@ pub struct NodeFlags {
     /// Label for people [default: the host's name].
     #[arg(long)]
     pub name: Option<Name>,
-    /// Failure domain.
+    /// Failure domain, such as a power feed or a data centre: replicas and restarts are spread over zones [default: a].
     #[arg(long)]
     pub zone: Option<Name>,
-    /// Simulate devices, such as 8xh100.
+    /// Simulate devices, such as 8xh100 or 4xa100,4xt4.
     #[arg(long, value_name = "DEVICES")]
     pub simulate: Option<String>,
-    /// Address to listen on.
+    /// Address to listen on [default: 0.0.0.0].
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<String>,
     /// Host name or address under which others reach this node [default: found out].
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Port of HTTPS and Raft.
-    #[arg(long)]
+    /// TCP port of HTTPS, and UDP port of Raft; 0 for a free one [default: 7400].
+    #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Port of node-lease renewals.
-    #[arg(long)]
+    /// UDP port of node-lease renewals [default: 7401].
+    #[arg(long, value_name = "PORT")]
     pub lease_port: Option<u16>,
-    /// Port of bulk transfers.
-    #[arg(long)]
+    /// UDP port of bulk transfers [default: 7402].
+    #[arg(long, value_name = "PORT")]
     pub bulk_port: Option<u16>,
 }
 

@@ -11,14 +11,31 @@ use reqwest::Method;
 use super::attach::attach;
 use super::console::Console;
 use super::error::{CliError, code};
+use super::interrupt::{Interrupts, interrupted};
 use super::resource::Devices;
 use super::show::money;
 use super::{amount, duration, render};
 use crate::client::Client;
 use crate::wire::lease::{CPU_MILLI_DEFAULT, LeaseAccepted, LeaseOrder, MEMORY_MIB_DEFAULT, PRIORITY_DEFAULT, Quote};
 
+/// What happens at each moment, for `--help`.
+const LEASE_HELP: &str = "\
+Standard output carries what the work writes; what happens to the lease is told on standard error.
+
+Ctrl-C, or a terminal that goes away:
+  at the price      nothing was leased
+  while it is sent  it is not known whether it was leased; `holdfast leases` shows it
+  afterwards        the lease goes on and is charged: `holdfast logs -f LEASE` shows its output,
+                    `holdfast release LEASE` ends it
+
+Exit codes: the work's own (128 and the number when a signal ended it, 126 and 127 when it could not be run);
+with --detach 0 once the lease is accepted. 65 refused or said no to the price, 66 the lease ended before its work
+did, 74 nobody reads the output, 75 not known whether it was leased, 129, 130 or 143 ended by a signal;
+`holdfast --help` lists the others. Work may end with any of these itself: with --json the last line tells.";
+
 /// What to lease, on what terms, to run what.
 #[derive(Debug, Args)]
+#[command(after_help = LEASE_HELP)]
 pub struct LeaseArgs {
     /// Devices: 8xh100, '4x(a100|h100)' (best first) or 2xany.
     pub devices: Devices,
@@ -26,7 +43,7 @@ pub struct LeaseArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub length: Span,
     /// Most that it may cost, in units of the currency.
-    #[arg(long, value_name = "AMOUNT", value_parser = amount::money)]
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true, value_parser = amount::money)]
     pub cap: Option<u64>,
     /// Only in this zone; may be repeated.
     #[arg(long)]
@@ -174,7 +191,8 @@ pub async fn lease(args: LeaseArgs, client: &Client, console: &mut Console<'_>) 
     if !yes {
         if !console.is_terminal {
             return Err(CliError::Usage(
-                "nobody can be asked about the price here; say --yes".to_owned(),
+                "nobody can be asked about the price here: say --yes to take it, and --cap AMOUNT to bound it"
+                    .to_owned(),
             ));
         }
         let quote: Quote = client.ask("/v1/quotes", &order).await?.body;
@@ -183,7 +201,14 @@ pub async fn lease(args: LeaseArgs, client: &Client, console: &mut Console<'_>) 
             return Err(CliError::Declined);
         }
     }
-    let accepted: LeaseAccepted = client.command(Method::POST, "/v1/leases", &order).await?.body;
+    let mut interrupts = Interrupts::listen();
+    let accepted: LeaseAccepted = tokio::select! {
+        accepted = client.command(Method::POST, "/v1/leases", &order) => accepted?.body,
+        exit_code = interrupts.next() => {
+            let told = "it is not known whether it was leased; `holdfast leases` shows it, `holdfast release LEASE` ends it";
+            return Err(interrupted(exit_code, told));
+        }
+    };
     if detach {
         console.show(&accepted, |_, accepted| accepted.lease.to_string())?;
         return Ok(code::DONE);
@@ -191,7 +216,7 @@ pub async fn lease(args: LeaseArgs, client: &Client, console: &mut Console<'_>) 
     if console.json {
         console.print_json(&accepted)?;
     }
-    attach(accepted.lease, client, console).await
+    attach(accepted.lease, client, console, &mut interrupts).await
 }
 
 fn priced(quote: &Quote, order: &LeaseOrder) -> String {

@@ -7,6 +7,7 @@ use holdfast_proto::id::LeaseId;
 
 use super::console::Console;
 use super::error::CliError;
+use super::interrupt::{Interrupts, interrupted};
 use crate::client::Client;
 use crate::wire::lease::{LeaseView, LogLine};
 
@@ -18,6 +19,9 @@ pub struct LogsArgs {
     /// Go on until the lease has ended.
     #[arg(short, long)]
     pub follow: bool,
+    /// Only the member of this rank; of several members, each line has its rank in front.
+    #[arg(long)]
+    pub rank: Option<u32>,
 }
 
 /// Shows the output.
@@ -25,12 +29,16 @@ pub struct LogsArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn logs(args: LogsArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let mut log = client.log(args.lease, args.follow);
-    let mut printer = Printer::new(args.lease);
+    let mut interrupts = Interrupts::listen();
+    let mut log = client.log(args.lease, args.follow).of_rank(args.rank);
+    let mut printer = match args.rank {
+        Some(_) => Printer::of_one(args.lease),
+        None => Printer::new(args.lease),
+    };
     loop {
         let line = tokio::select! {
             line = log.next() => line?,
-            _ = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(format!("{} goes on", args.lease))),
+            exit_code = interrupts.next() => return Err(interrupted(exit_code, format!("stopped reading; {} goes on", args.lease))),
         };
         match line {
             Some(line) => printer.print(&line, client, console).await?,
@@ -53,6 +61,14 @@ impl Printer {
             lease,
             ranks: BTreeSet::new(),
             gang: None,
+        }
+    }
+
+    /// For one member: no line needs its rank in front.
+    pub fn of_one(lease: LeaseId) -> Self {
+        Self {
+            gang: Some(false),
+            ..Self::new(lease)
         }
     }
 

@@ -76,7 +76,11 @@ pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>
             &["lease", "tenant", "status", "devices", "on", "charged", "command"],
             rows,
         )
-    })
+    })?;
+    if list.leases.is_empty() && !args.ended {
+        console.tell("no live leases; `holdfast leases --ended` lists those that have ended");
+    }
+    Ok(())
 }
 
 /// Shows one lease.
@@ -97,7 +101,12 @@ pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>)
         .command(Method::DELETE, &format!("/v1/leases/{}", args.lease), &json!({}))
         .await?
         .body;
-    console.show(&done, |_, _| format!("{} ends; its work is being stopped", args.lease))
+    console.show(&done, |_, _| {
+        format!(
+            "{} ends; its work is being stopped, and what it ran is charged",
+            args.lease
+        )
+    })
 }
 
 /// Asks for more time.
@@ -110,7 +119,7 @@ pub async fn renew(args: RenewArgs, client: &Client, console: &mut Console<'_>) 
         .command(Method::POST, &format!("/v1/leases/{}/renew", args.lease), &order)
         .await?
         .body;
-    console.show(&done, |_, _| format!("{} is {} longer", args.lease, args.more))
+    console.show(&done, |_, _| format!("{} may run {} longer", args.lease, args.more))
 }
 
 /// An amount with its currency.

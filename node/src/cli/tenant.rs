@@ -8,6 +8,7 @@ use super::console::Console;
 use super::error::CliError;
 use super::render;
 use crate::client::Client;
+use crate::history::allowance;
 use crate::wire::cluster::Applied;
 use crate::wire::token::{TenantList, TenantOrder};
 
@@ -18,9 +19,9 @@ pub enum TenantCommand {
     Set {
         /// Its name.
         tenant: Name,
-        /// Most devices in all its leases together.
-        #[arg(long, value_name = "DEVICES", default_value_t = u32::MAX)]
-        devices: u32,
+        /// Most devices in all its leases together [default: any number].
+        #[arg(long, value_name = "DEVICES")]
+        devices: Option<u32>,
     },
     /// List tenants.
     List,
@@ -33,12 +34,13 @@ pub enum TenantCommand {
 pub async fn tenant(command: TenantCommand, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     match command {
         TenantCommand::Set { tenant, devices } => {
+            let devices = devices.unwrap_or(u32::MAX);
             let order = TenantOrder { devices_max: devices };
             let done: Applied = client
                 .command(Method::PUT, &format!("/v1/tenants/{tenant}"), &order)
                 .await?
                 .body;
-            console.show(&done, |_, _| format!("tenant {tenant} may hold {}", quota(devices)))
+            console.show(&done, |_, _| format!("tenant {tenant} may hold {}", allowance(devices)))
         }
         TenantCommand::List => {
             let list: TenantList = client.get("/v1/tenants").await?.body;
@@ -46,20 +48,12 @@ pub async fn tenant(command: TenantCommand, client: &Client, console: &mut Conso
                 let rows = list.tenants.iter().map(|tenant| {
                     vec![
                         tenant.tenant.to_string(),
-                        quota(tenant.devices_max),
+                        allowance(tenant.devices_max),
                         tenant.devices_held.to_string(),
                     ]
                 });
                 render::table(console.width, &["tenant", "may hold", "holds"], rows)
             })
         }
-    }
-}
-
-fn quota(devices: u32) -> String {
-    match devices {
-        u32::MAX => "any number of devices".to_owned(),
-        1 => "1 device".to_owned(),
-        devices => format!("{devices} devices"),
     }
 }

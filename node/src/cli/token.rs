@@ -17,13 +17,14 @@ use crate::wire::token::{TokenList, TokenMade, TokenOrder};
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token: without --for-access it admits a machine, with it it speaks for a person or a program.
+    /// Make a token. By default it admits one machine; with --role operator, tenant, subscriber or read-only it speaks for a
+    /// person or a program.
     Create(CreateArgs),
     /// List tokens.
     List,
     /// Revoke a token.
     Revoke {
-        /// Its id.
+        /// Its id, as `holdfast token list` shows it.
         token: TokenId,
     },
 }

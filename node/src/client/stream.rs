@@ -12,7 +12,7 @@ use holdfast_proto::id::{Cursor, LeaseId};
 use reqwest::header::{ACCEPT, AUTHORIZATION};
 use serde::Deserialize;
 
-use super::{Client, ClientError, TRY_TIMEOUT, Try, judge};
+use super::{Client, ClientError, Try, judge};
 use crate::wire::event::CloudEvent;
 use crate::wire::lease::LogLine;
 
@@ -22,8 +22,11 @@ const LINE_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 const ROUNDS_MAX: u32 = 60;
 /// Wait before a broken stream is opened again.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Silence after which an event stream counts as broken; bookmarks come every 10 s.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Silence after which a stream counts as broken: a node gives a sign of life every 5 s, a node that hangs gives none, and
+/// its kernel answers for it.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Time for one node to begin a stream: more than an election, because reads may wait for one.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// What an event stream gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,19 +39,27 @@ pub enum Item {
     Compacted(Cursor),
 }
 
-/// A connection broke, or carried what no line can be.
-struct Broken;
+/// Why nothing more comes over a connection.
+enum Broken {
+    /// It broke, or carried what no line can be.
+    Cut,
+    /// The node hangs.
+    Silent,
+}
 
 /// Lines of NDJSON from one connection.
 struct Lines {
+    /// The node that serves.
+    address: String,
     bytes: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
     rest: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
 }
 
 impl Lines {
-    fn new(response: reqwest::Response) -> Self {
+    fn new(address: String, response: reqwest::Response) -> Self {
         Self {
+            address,
             bytes: response.bytes_stream().boxed(),
             rest: Vec::new(),
             ready: VecDeque::new(),
@@ -61,10 +72,11 @@ impl Lines {
             if let Some(line) = self.ready.pop_front() {
                 return Ok(Some(line));
             }
-            match self.bytes.next().await {
-                None => return Ok(None),
-                Some(Err(_)) => return Err(Broken),
-                Some(Ok(chunk)) => self.take(&chunk)?,
+            match tokio::time::timeout(SILENCE_MAX, self.bytes.next()).await {
+                Err(_) => return Err(Broken::Silent),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(_))) => return Err(Broken::Cut),
+                Ok(Some(Ok(chunk))) => self.take(&chunk)?,
             }
         }
     }
@@ -77,7 +89,7 @@ impl Lines {
             self.ready.push_back(line);
         }
         if self.rest.len() > LINE_BYTES_MAX {
-            Err(Broken)
+            Err(Broken::Cut)
         } else {
             Ok(())
         }
@@ -116,6 +128,7 @@ impl Client {
             client: self,
             lease,
             follow,
+            rank: None,
             places: BTreeMap::new(),
             lines: None,
             done: false,
@@ -136,13 +149,14 @@ impl Client {
                     request = request.header(AUTHORIZATION, authorization.expose().clone());
                 }
                 // A node that hangs takes the connection and never answers; the next one may.
-                let Ok(sent) = tokio::time::timeout(TRY_TIMEOUT, request.send()).await else {
+                let Ok(sent) = tokio::time::timeout(OPEN_TIMEOUT, request.send()).await else {
+                    self.doubt(&address);
                     continue;
                 };
                 match sent {
                     Ok(response) if response.status().is_success() => {
                         self.learn(&address, response.headers());
-                        return Ok(Lines::new(response));
+                        return Ok(Lines::new(address, response));
                     }
                     Ok(response) => match judge(response).await {
                         Try::Refused(problem) => return Err(ClientError::Refused { problem }),
@@ -183,17 +197,18 @@ impl Events<'_> {
                 self.lines = Some(self.client.open(&format!("/v1/events?{}{after}", self.query)).await?);
             }
             let Some(lines) = &mut self.lines else { continue };
-            match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
-                Ok(Ok(Some(line))) => {
+            match lines.next().await {
+                Ok(Some(line)) => {
                     if let Some(item) = self.read(&line)? {
                         return Ok(item);
                     }
+                    continue;
                 }
-                _ => {
-                    self.lines = None;
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(Broken::Silent) => self.client.doubt(&lines.address),
+                Ok(None) | Err(Broken::Cut) => {}
             }
+            self.lines = None;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -223,12 +238,20 @@ pub struct Log<'a> {
     client: &'a Client,
     lease: LeaseId,
     follow: bool,
+    rank: Option<u32>,
     places: BTreeMap<u32, (u32, u64)>,
     lines: Option<Lines>,
     done: bool,
 }
 
 impl Log<'_> {
+    /// Only the output of one member of a gang.
+    #[must_use]
+    pub fn of_rank(mut self, rank: Option<u32>) -> Self {
+        self.rank = rank;
+        self
+    }
+
     /// The next line; `None` at the end.
     ///
     /// # Errors
@@ -248,7 +271,10 @@ impl Log<'_> {
                     return Ok(Some(line));
                 }
                 Ok(None) => self.done = true,
-                Err(Broken) => {
+                Err(broken) => {
+                    if matches!(broken, Broken::Silent) {
+                        self.client.doubt(&lines.address);
+                    }
                     self.lines = None;
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -274,6 +300,7 @@ impl Log<'_> {
         } else {
             format!("&after={after}")
         };
-        format!("/v1/leases/{}/logs?follow={}{after}", self.lease, self.follow)
+        let rank = self.rank.map(|rank| format!("&rank={rank}")).unwrap_or_default();
+        format!("/v1/leases/{}/logs?follow={}{rank}{after}", self.lease, self.follow)
     }
 }

@@ -195,6 +195,9 @@ impl Follow {
         while let Some(chunk) = bytes.next().await {
             let Ok(chunk) = chunk else { return false };
             for (_, text) in lines.push(&chunk) {
+                if text.trim_end().is_empty() {
+                    continue; // A sign of life.
+                }
                 let Ok(line) = serde_json::from_str::<LogLine>(&text) else {
                     return false;
                 };

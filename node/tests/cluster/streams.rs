@@ -1,0 +1,246 @@
+//! Output and events of work, read through another node than the one that it runs on, and through one that hangs.
+
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::Child;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+
+/// A command that goes on, and the lines that it prints.
+struct Running {
+    child: Child,
+    out: UnboundedReceiver<String>,
+    err: UnboundedReceiver<String>,
+}
+
+fn lines(from: impl AsyncRead + Unpin + Send + 'static) -> UnboundedReceiver<String> {
+    let (sender, receiver) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(from).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl Running {
+    fn start(cluster: &LocalCluster, through: &[usize], arguments: &[&str]) -> Self {
+        let addresses: Vec<&str> = through
+            .iter()
+            .map(|node| cluster.nodes()[*node].address.as_str())
+            .collect();
+        let mut child = cluster
+            .command(arguments)
+            .env("HOLDFAST_ADDRESS", addresses.join(","))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (out, err) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        Self { child, out, err }
+    }
+
+    /// The next line of standard output; `None` at its end.
+    async fn line(&mut self) -> Option<String> {
+        tokio::time::timeout(WITHIN, self.out.recv())
+            .await
+            .expect("it stands still")
+    }
+
+    /// Reads until a line holds `wanted`; gives all that were read.
+    async fn until(&mut self, wanted: &str) -> Vec<String> {
+        let mut read = Vec::new();
+        while let Some(line) = self.line().await {
+            read.push(line);
+            if read.last().is_some_and(|line| line.contains(wanted)) {
+                return read;
+            }
+        }
+        panic!("{wanted} never came: {read:?}");
+    }
+
+    async fn rest(&mut self) -> Vec<String> {
+        let mut read = Vec::new();
+        while let Some(line) = self.line().await {
+            read.push(line);
+        }
+        read
+    }
+
+    async fn told(&mut self) -> String {
+        let mut told = String::new();
+        while let Some(line) = tokio::time::timeout(WITHIN, self.err.recv()).await.unwrap() {
+            told.push_str(&line);
+            told.push('\n');
+        }
+        told
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        let ended = tokio::time::timeout(WITHIN, self.child.wait()).await;
+        ended.expect("it does not end").unwrap().code()
+    }
+
+    fn signal(&self, signal: Signal) {
+        send(self.child.id().and_then(|pid| i32::try_from(pid).ok()), signal);
+    }
+}
+
+fn send(pid: Option<i32>, signal: Signal) {
+    kill_process(Pid::from_raw(pid.unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Work that counts until a file is there.
+fn counting(until: &Path) -> String {
+    format!(
+        "i=0; while [ ! -e {} ]; do echo count $i; i=$((i+1)); sleep 0.1; done; exit 5",
+        until.display()
+    )
+}
+
+fn counts(lines: &[String]) -> Vec<u32> {
+    let counts = lines.iter().filter_map(|line| line.strip_prefix("count "));
+    counts.map(|count| count.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn streams_go_on_through_another_node_when_the_one_that_serves_them_hangs() {
+    let _alone = alone().await;
+    let cluster = cluster(3).await;
+    let done = cluster.path().join("done");
+    let work = counting(&done);
+    // The work runs on the second node, and is read through the first.
+    let order = ["lease", "1xh100", "--for", "10m", "--yes", "--", "sh", "-c", &work];
+    let mut attached = Running::start(&cluster, &[0, 1, 2], &order);
+    let mut seen = attached.until("count 3").await;
+    let listed = cluster.json(&["leases"]).await.unwrap();
+    let lease = listed["leases"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(listed["leases"][0]["members"][0]["label"], "b1", "{listed}");
+    let mut logs = Running::start(&cluster, &[0, 2, 1], &["logs", "-f", &lease]);
+    let mut logged = logs.until("count 3").await;
+    let follow = ["--json", "events", "-f", "--after", "0", "--lease", &lease];
+    let mut events = Running::start(&cluster, &[0, 2, 1], &follow);
+    let mut told = events.until("lease-activated").await;
+
+    let paused = cluster.nodes()[0].pid();
+    send(paused, Signal::STOP);
+    // Lines that were written after the node had stopped can only have come another way.
+    let beyond = format!("count {}", counts(&logged).last().unwrap() + 100);
+    seen.extend(attached.until(&beyond).await);
+    logged.extend(logs.until(&beyond).await);
+    // A stream that is opened at the node that hangs is served by another too.
+    let mut late = Running::start(&cluster, &[0, 1, 2], &["logs", "-f", &lease]);
+    let mut late_lines = late.until(&beyond).await;
+    std::fs::write(&done, "").unwrap();
+    assert_eq!(attached.code().await, Some(5), "{}", attached.told().await);
+    seen.extend(attached.rest().await);
+    for (name, running, lines) in [("logs", &mut logs, &mut logged), ("late", &mut late, &mut late_lines)] {
+        assert_eq!(running.code().await, Some(0), "{name}: {}", running.told().await);
+        lines.extend(running.rest().await);
+    }
+    told.extend(events.until("lease-ended").await);
+    events.signal(Signal::INT);
+    assert_eq!(events.code().await, Some(130));
+    send(paused, Signal::CONT);
+
+    let all = text(&run(&cluster, &["logs", &lease]).await.stdout);
+    let all: Vec<u32> = counts(&all.lines().map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(all, (0..u32::try_from(all.len()).unwrap()).collect::<Vec<_>>());
+    for (name, lines) in [("attached", seen), ("logs", logged), ("late", late_lines)] {
+        assert_eq!(counts(&lines), all, "{name} has a gap or a repeat");
+    }
+    let position = |line: &String| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let id = event["id"]
+            .as_str()
+            .unwrap()
+            .split_once('.')
+            .map(|(index, sub)| (index.parse(), sub.parse()));
+        id.map(|(index, sub): (Result<u64, _>, Result<u32, _>)| (index.unwrap(), sub.unwrap()))
+            .unwrap()
+    };
+    let positions: Vec<(u64, u32)> = told.iter().map(position).collect();
+    assert!(positions.is_sorted_by(|left, right| left < right), "{positions:?}");
+    let ids: Vec<String> = until(&cluster, &["events", "--after", "0", "--lease", &lease], |page| {
+        let events = page.as_array()?;
+        let ended = events.iter().any(|event| event["type"] == "holdfast.lease-ended");
+        ended.then(|| events.iter().map(|event| event["id"].to_string()).collect())
+    })
+    .await;
+    assert_eq!(told.len(), ids.len(), "{told:#?}");
+}
+
+#[tokio::test]
+async fn the_output_of_a_gang_is_read_through_any_node_with_the_rank_in_front() {
+    let _alone = alone().await;
+    let cluster = cluster(3).await;
+    let work = "echo rank $HOLDFAST_RANK of $HOLDFAST_WORLD_SIZE under $HOLDFAST_LEADER_HOST; exit 0";
+    let shape = ["4xany", "--zone", "a", "--zone", "b"];
+    let mut arguments = vec!["lease"];
+    arguments.extend(shape);
+    arguments.extend(["--for", "10m", "--yes", "--", "sh", "-c", work]);
+    let expected = ["[0] rank 0 of 2 under 127.0.0.1", "[1] rank 1 of 2 under 127.0.0.1"];
+    // The third node runs no member.
+    let mut attached = Running::start(&cluster, &[2], &arguments);
+    let mut lines = attached.rest().await;
+    lines.sort();
+    assert_eq!(attached.code().await, Some(0), "{}", attached.told().await);
+    assert_eq!(lines, expected);
+    let ended = cluster.json(&["leases", "--ended"]).await.unwrap();
+    let lease = ended["leases"][0]["id"].as_str().unwrap().to_owned();
+    for node in 0..3 {
+        let mut logs = Running::start(&cluster, &[node], &["logs", &lease]);
+        let mut lines = logs.rest().await;
+        lines.sort();
+        assert_eq!(lines, expected, "through node {node}");
+        let mut one = Running::start(&cluster, &[node], &["logs", "--rank", "1", &lease]);
+        assert_eq!(one.rest().await, ["rank 1 of 2 under 127.0.0.1"], "through node {node}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_goes_away_from_a_lease_is_told_that_it_goes_on() {
+    let _alone = alone().await;
+    let cluster = cluster(1).await;
+    let done = cluster.path().join("done");
+    let work = counting(&done);
+    let order = ["lease", "1xa100", "--for", "10m", "--yes", "--", "sh", "-c", &work];
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut attached = Running::start(&cluster, &[0], &order);
+        attached.until("count 1").await;
+        attached.signal(signal);
+        assert_eq!(attached.code().await, Some(code));
+        let told = attached.told().await;
+        let live = cluster.json(&["leases"]).await.unwrap();
+        let lease = live["leases"][0]["id"].as_str().unwrap().to_owned();
+        assert_eq!(live["leases"][0]["status"], "active", "{live}");
+        let next =
+            format!("{lease} goes on: `holdfast logs -f {lease}` shows its output, `holdfast release {lease}` ends it");
+        assert!(told.contains(&next), "{told}");
+        run(&cluster, &["release", &lease]).await;
+        status(&cluster, &lease, "ended").await;
+    }
+    // Nobody reads any more, as after `| head`; and a terminal that is gone.
+    let mut unread = Running::start(&cluster, &[0], &order);
+    unread.until("count 1").await;
+    let closed = unread.out;
+    drop(closed);
+    assert_eq!(unread.child.wait().await.unwrap().code(), Some(74));
+    let mut hung_up = Running::start(&cluster, &[0], &order);
+    hung_up.until("count 1").await;
+    hung_up.signal(Signal::HUP);
+    assert_eq!(hung_up.code().await, Some(129));
+    let live = cluster.json(&["leases"]).await.unwrap();
+    assert_eq!(live["leases"].as_array().unwrap().len(), 2, "{live}");
+    std::fs::write(&done, "").unwrap();
+    for lease in live["leases"].as_array().unwrap() {
+        let ended = status(&cluster, lease["id"].as_str().unwrap(), "ended").await;
+        assert_eq!(ended["exit_code"], 5);
+    }
+}
