@@ -33,7 +33,7 @@ pub const WHOLE: u16 = 1000;
 const CLASSES_MAX: usize = 4096;
 
 /// A class has no heap if more requests came between two of its own than its living states by this.
-const SELDOM: u64 = 2;
+const SELDOM: u64 = 4;
 
 /// A heap with so many entries more than four for each state is made anew.
 const HEAP_MIN: usize = 64;

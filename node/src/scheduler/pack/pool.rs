@@ -145,7 +145,11 @@ impl Pool {
             return None;
         }
         let able = able[glance.kind as usize]?;
-        let far = &self.states[name.slot as usize].key.free;
+        // Read only where it is needed: it lies far from the glance.
+        let far: &[u16] = match glance.is_close() {
+            true => &[],
+            false => &self.states[name.slot as usize].key.free,
+        };
         glance.value(far, prices, epoch);
         let groups = &self.kinds[glance.kind as usize].groups;
         glance.quote(far, (groups, able), request, prices, most)
