@@ -18,6 +18,7 @@ pub mod forward;
 pub mod gpu;
 pub mod health;
 pub mod join;
+pub mod lane;
 pub mod lease;
 pub mod log;
 pub mod metrics;

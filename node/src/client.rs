@@ -5,6 +5,7 @@
 //! sent with, and ends as applied, refused or unknown; nothing else is told to the caller.
 
 pub mod credentials;
+pub mod lane;
 pub mod stream;
 
 use std::sync::{Arc, Mutex, PoisonError};

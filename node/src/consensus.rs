@@ -12,6 +12,7 @@ pub mod membership;
 pub mod network;
 pub mod proposer;
 pub mod replica;
+mod rounds;
 pub mod stamp;
 pub mod start;
 pub mod voters;
@@ -52,6 +53,19 @@ pub trait Propose: Send + Sync + 'static {
     /// Proposes `envelope`, whose stamp is 0: the leader sets it. A follower passes it on; the leader checks that the origin in it is
     /// the node that it came from.
     fn propose(&self, envelope: Envelope) -> BoxFuture<'_, Outcome>;
+
+    /// Proposes several that are ready together, and gives their outcomes in the same order. On the leader they enter the log as one
+    /// batch. `bytes` is about what they take when encoded. The default proposes one after the other.
+    fn propose_many(&self, envelopes: Vec<Envelope>, bytes: usize) -> BoxFuture<'_, Vec<Outcome>> {
+        let _ = bytes;
+        Box::pin(async move {
+            let mut outcomes = Vec::with_capacity(envelopes.len());
+            for envelope in envelopes {
+                outcomes.push(self.propose(envelope).await);
+            }
+            outcomes
+        })
+    }
 }
 
 /// Why a read could not be made sure to be fresh.

@@ -1,4 +1,4 @@
-//! The JSON of the HTTP interface: what clients send, and what they are answered.
+//! What clients send, and what they are answered: the JSON of the HTTP interface, and the frames of the client lane.
 //!
 //! Owns the types that [`crate::api`] serves and [`crate::client`] reads, so that the two cannot disagree; the served OpenAPI document
 //! is made from them. Times are milliseconds of UTC since 1970, money is micro-units of the tariff's currency. The one rule: fields are
@@ -7,6 +7,7 @@
 pub mod bill;
 pub mod cluster;
 pub mod event;
+pub mod lane;
 pub mod lease;
 pub mod node;
 pub mod preview;

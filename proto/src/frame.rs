@@ -19,6 +19,12 @@ pub const VERSION: u8 = 1;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 16;
 
+/// Alignment of archives in memory.
+const ALIGNMENT: usize = 16;
+
+/// Room that a frame begins with: most commands and events fit.
+const ENCODE_BYTES: usize = 512;
+
 const MAGIC: u16 = 0x4648;
 
 /// Why bytes are not the frame they were taken for.
@@ -83,24 +89,47 @@ pub fn encode<T>(kind: u16, value: &T) -> Bytes
 where
     T: for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, ArchiveError>>,
 {
-    let payload = rkyv::to_bytes::<ArchiveError>(value).expect("plain values always serialise");
-    encode_payload(kind, &payload)
+    encode_sized(kind, value, ENCODE_BYTES)
+}
+
+/// Encodes `value`, which takes about so many `bytes`: a large frame is then not moved while it grows.
+///
+/// # Panics
+/// As [`encode`].
+#[must_use]
+pub fn encode_sized<T>(kind: u16, value: &T, bytes: usize) -> Bytes
+where
+    T: for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, ArchiveError>>,
+{
+    // The archive is written behind room for its header: one allocation, no copy. Its alignments hold, because the header's length is
+    // a multiple of all of them.
+    let mut out = AlignedVec::with_capacity(HEADER_BYTES + bytes);
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let mut out = rkyv::api::high::to_bytes_in::<_, ArchiveError>(value, out).expect("plain values always serialise");
+    let (head, payload) = out.split_at_mut(HEADER_BYTES);
+    write_header(head, kind, payload);
+    Bytes::from_owner(out)
 }
 
 /// Puts a frame's header in front of `payload`.
 #[must_use]
 pub fn encode_payload(kind: u16, payload: &[u8]) -> Bytes {
-    let length = u32::try_from(payload.len()).expect("payloads are bounded far below 4 GiB");
-    let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
-    out.extend_from_slice(&MAGIC.to_le_bytes());
-    out.extend_from_slice(&[VERSION, 0]);
-    out.extend_from_slice(&kind.to_le_bytes());
-    out.extend_from_slice(&[0, 0]);
-    out.extend_from_slice(&length.to_le_bytes());
-    let crc = checksum(&out, payload);
-    out.extend_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(payload);
+    let mut out = vec![0; HEADER_BYTES + payload.len()];
+    let (head, rest) = out.split_at_mut(HEADER_BYTES);
+    rest.copy_from_slice(payload);
+    write_header(head, kind, rest);
     out.into()
+}
+
+fn write_header(head: &mut [u8], kind: u16, payload: &[u8]) {
+    let length = u32::try_from(payload.len()).expect("payloads are bounded far below 4 GiB");
+    head[..2].copy_from_slice(&MAGIC.to_le_bytes());
+    head[2..4].copy_from_slice(&[VERSION, 0]);
+    head[4..6].copy_from_slice(&kind.to_le_bytes());
+    head[6..8].copy_from_slice(&[0, 0]);
+    head[8..12].copy_from_slice(&length.to_le_bytes());
+    let crc = checksum(&head[..12], payload);
+    head[12..].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Returns the kind and the payload of a frame whose size and checksum hold.
@@ -164,9 +193,15 @@ where
     T::Archived:
         for<'a> CheckBytes<HighValidator<'a, ArchiveError>> + rkyv::Deserialize<T, HighDeserializer<ArchiveError>>,
 {
-    let mut aligned = AlignedVec::<16>::with_capacity(payload.len());
-    aligned.extend_from_slice(payload);
-    rkyv::from_bytes::<T, ArchiveError>(&aligned).map_err(|error| FrameError::Payload {
+    // Most allocators align what is read from the wire or the disk well enough to be read where it lies.
+    let decoded = if payload.as_ptr().align_offset(ALIGNMENT) == 0 {
+        rkyv::from_bytes::<T, ArchiveError>(payload)
+    } else {
+        let mut aligned = AlignedVec::<ALIGNMENT>::with_capacity(payload.len());
+        aligned.extend_from_slice(payload);
+        rkyv::from_bytes::<T, ArchiveError>(&aligned)
+    };
+    decoded.map_err(|error| FrameError::Payload {
         reason: error.to_string(),
     })
 }

@@ -103,27 +103,27 @@ impl Machine {
 
     fn decide(&mut self, index: u64, at: Timestamp, envelope: &Envelope) -> Applied {
         let request = envelope.request.map(|id| RequestKey::new(&envelope.principal, id));
-        let mut draft = Draft::new(self.state.clone(), index, at, request);
-        match decide::decide(&mut draft, envelope) {
-            Ok(()) => {
-                let (state, records) = draft.finish();
-                self.state = state;
-                Applied {
-                    index,
-                    outcome: Ok(records.iter().map(|record| record.event.clone()).collect()),
-                    records,
-                }
+        let mut draft = Draft::new(std::mem::take(&mut self.state), index, at, request);
+        let decided = decide::decide(&mut draft, envelope);
+        if let Err(rejection) = decided {
+            self.state = draft.drop();
+            if request.is_none() {
+                return refused(index, rejection, Vec::new());
             }
-            Err(rejection) if request.is_some() => {
-                let mut draft = Draft::new(self.state.clone(), index, at, request);
-                draft.emit(Event::RequestRefused {
-                    rejection: rejection.clone(),
-                });
-                let (state, records) = draft.finish();
-                self.state = state;
-                refused(index, rejection, records)
-            }
-            Err(rejection) => refused(index, rejection, Vec::new()),
+            let mut draft = Draft::new(std::mem::take(&mut self.state), index, at, request);
+            draft.emit_last(Event::RequestRefused {
+                rejection: rejection.clone(),
+            });
+            let records;
+            (self.state, records) = draft.finish();
+            return refused(index, rejection, records);
+        }
+        let records;
+        (self.state, records) = draft.finish();
+        Applied {
+            index,
+            outcome: Ok(records.iter().map(|record| record.event.clone()).collect()),
+            records,
         }
     }
 

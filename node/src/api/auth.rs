@@ -142,7 +142,7 @@ fn missing() -> Failure {
 
 /// Finds who the token speaks for. A token that this replica does not know yet is looked up again in fresh state, so that a token
 /// works on every node as soon as the answer that made it was given.
-async fn identify(api: &Api, bearer: &Bearer) -> Result<Caller, Failure> {
+pub(super) async fn identify(api: &Api, bearer: &Bearer) -> Result<Caller, Failure> {
     let parts = api.parts();
     let now = Timestamp(parts.clock.wall_ms());
     let state = parts.committed.state();

@@ -35,27 +35,72 @@ pub struct Done {
 
 /// Proposes `command` for `caller`.
 pub async fn issue(api: &Api, caller: &Caller, request: RequestId, command: Command) -> Result<Done, Failure> {
-    let parts = api.parts();
-    let envelope = Envelope {
-        stamp: Timestamp(0),
-        principal: caller.principal(),
-        project: caller.project.clone(),
-        origin: parts.node,
-        request: Some(request),
-        command,
-    };
-    if !origin::permits(&envelope.command, &envelope.principal, envelope.origin, |_| false) {
-        return Err(Failure::not_allowed("this token may not issue this command"));
-    }
+    let envelope = envelope(api, caller, request, command)?;
     if envelope.encode().len() > COMMAND_BYTES_MAX {
         let detail = format!("the command is larger than {COMMAND_BYTES_MAX} bytes");
         return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, detail));
     }
+    let parts = api.parts();
     match tokio::time::timeout(parts.limits.propose_timeout, parts.propose.propose(envelope)).await {
-        Ok(Outcome::Applied { index, events }) => Ok(Done { request, index, events }),
-        Ok(Outcome::Refused { rejection, index }) => Err(Failure::refused(rejection, Some(index))),
-        Ok(Outcome::Unknown { reason }) => Err(Failure::unknown(request, &reason)),
-        Err(_) => Err(Failure::unknown(request, "it was not applied in time")),
+        Ok(outcome) => ended(request, outcome),
+        Err(_) => Err(Failure::unknown(request, LATE)),
+    }
+}
+
+/// Proposes several that are ready together; the ends are in the same order. `bytes` is about what they take.
+pub async fn issue_many(
+    api: &Api,
+    caller: &Caller,
+    orders: Vec<(RequestId, Command)>,
+    bytes: usize,
+) -> Vec<Result<Done, Failure>> {
+    let mut ends = Vec::with_capacity(orders.len());
+    let (mut places, mut envelopes) = (Vec::new(), Vec::with_capacity(orders.len()));
+    for (request, command) in orders {
+        match envelope(api, caller, request, command) {
+            Ok(envelope) => {
+                places.push((ends.len(), request));
+                envelopes.push(envelope);
+                ends.push(Err(Failure::unknown(request, LATE)));
+            }
+            Err(failure) => ends.push(Err(failure)),
+        }
+    }
+    let parts = api.parts();
+    let proposing = parts.propose.propose_many(envelopes, bytes);
+    if let Ok(outcomes) = tokio::time::timeout(parts.limits.propose_timeout, proposing).await {
+        for ((at, request), outcome) in places.into_iter().zip(outcomes) {
+            ends[at] = ended(request, outcome);
+        }
+    }
+    ends
+}
+
+/// Why an outcome is unknown when the propose timeout has passed.
+const LATE: &str = "it was not applied in time";
+
+/// What is proposed, when the caller may issue it.
+fn envelope(api: &Api, caller: &Caller, request: RequestId, command: Command) -> Result<Envelope, Failure> {
+    let envelope = Envelope {
+        stamp: Timestamp(0),
+        principal: caller.principal(),
+        project: caller.project.clone(),
+        origin: api.parts().node,
+        request: Some(request),
+        command,
+    };
+    if origin::permits(&envelope.command, &envelope.principal, envelope.origin, |_| false) {
+        Ok(envelope)
+    } else {
+        Err(Failure::not_allowed("this token may not issue this command"))
+    }
+}
+
+fn ended(request: RequestId, outcome: Outcome) -> Result<Done, Failure> {
+    match outcome {
+        Outcome::Applied { index, events } => Ok(Done { request, index, events }),
+        Outcome::Refused { rejection, index } => Err(Failure::refused(rejection, Some(index))),
+        Outcome::Unknown { reason } => Err(Failure::unknown(request, &reason)),
     }
 }
 

@@ -44,8 +44,7 @@ pub async fn bound(State(api): State<Api>, request: Request, next: Next) -> Resp
 
 async fn serve(api: &Api, request: Request, next: Next) -> Response {
     let Ok(_permit) = api.in_flight.try_acquire() else {
-        let detail = "this node serves as many requests as it may; try again, or at another node";
-        return Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::BUSY, detail).into_response();
+        return busy().into_response();
     };
     let writes = request.method() != Method::GET;
     match tokio::time::timeout(api.limits().request_timeout, next.run(request)).await {
@@ -72,12 +71,18 @@ pub async fn harden(request: Request, next: Next) -> Response {
     response
 }
 
+/// The answer of a node that serves as much as it may.
+pub(super) fn busy() -> Failure {
+    let detail = "this node serves as many requests as it may; try again, or at another node";
+    Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::BUSY, detail)
+}
+
 /// Where the voters are reached.
-fn reached(state: &Machine) -> String {
+pub(super) fn voters(state: &Machine) -> impl Iterator<Item = String> + '_ {
     let voters = state.cluster.voters.iter().filter_map(|id| state.nodes.get(id));
-    voters
-        .take(NODES_NAMED_MAX)
-        .map(|node| node.spec.address.to_string())
-        .collect::<Vec<_>>()
-        .join(",")
+    voters.take(NODES_NAMED_MAX).map(|node| node.spec.address.to_string())
+}
+
+fn reached(state: &Machine) -> String {
+    voters(state).collect::<Vec<_>>().join(",")
 }

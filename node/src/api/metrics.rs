@@ -25,12 +25,20 @@ pub struct Requests(Mutex<BTreeMap<(String, String, u16), u64>>);
 impl Requests {
     /// Counts one answer. The path is the endpoint's pattern, so that the series are as many as the endpoints.
     pub fn count(&self, method: &Method, path: &str, status: StatusCode) {
+        self.add(method, path, status, 1);
+    }
+
+    /// Counts several alike.
+    pub fn add(&self, method: &Method, path: &str, status: StatusCode, answers: u64) {
+        if answers == 0 {
+            return;
+        }
         let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE].contains(method);
         let method = if known { method.as_str() } else { "other" };
         let key = (method.to_owned(), path.to_owned(), status.as_u16());
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(key).or_default();
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(answers);
     }
 
     fn write(&self, out: &mut String) {

@@ -19,6 +19,7 @@ use super::envelope::by_node;
 use super::found::Beginning;
 use super::node::{NodeReplica, Shared};
 use super::storage::Storage;
+use crate::api::lane::LaneService;
 use crate::api::seam::{Admit, AdmitError, Leadership, LogChunk, LogError, LogRequest, Logs, MetricSource, Standing};
 use crate::api::source::Indexed;
 use crate::api::{Api, Parts, forward};
@@ -33,6 +34,7 @@ use crate::identity::Identity;
 use crate::identity::authority::Authority;
 use crate::identity::secret::Secret;
 use crate::join::{JoinAnswer, JoinRequest, Peer};
+use crate::net::router::Router;
 use crate::net::tls::{https_client, https_server};
 use crate::telemetry::exposition::{Exposition, Kind};
 use tokio::sync::watch;
@@ -42,16 +44,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Looks for more output within one request: 5 s of them.
 const LOOKS_MAX: u32 = 100;
 
-/// Builds the interface and serves it until the sender says true, or is dropped.
+/// Builds the interface and serves it, over HTTPS and on the client lane, until the sender says true, or is dropped.
 pub(super) fn start(
     config: &Config,
     beginning: &Beginning,
     shared: &Shared,
     storage: &Storage,
     devices: &Devices,
+    router: &Router,
 ) -> Result<watch::Sender<bool>, DaemonError> {
     let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
     let built = build(config, beginning, shared, storage, devices)?;
+    router.open_door(Arc::new(LaneService::new(&built)));
     let listener = beginning.sockets.https.try_clone().map_err(|error| failed(&error))?;
     let tls = https_server(&beginning.identity).map_err(|error| failed(&error))?;
     let (stop, mut stopping) = watch::channel(false);

@@ -193,7 +193,7 @@ impl Running {
         scheduler::start(shared);
         keep_authority_key(shared, beginning);
         storage.keep_events(&config.events);
-        let stop_api = api::start(config, beginning, shared, storage, &devices)?;
+        let stop_api = api::start(config, beginning, shared, storage, &devices, &link.router)?;
         Ok(Self {
             keeper,
             worker,

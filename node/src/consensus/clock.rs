@@ -92,7 +92,7 @@ impl ClusterClock {
         self.with(|stamper, now| stamper.judge(median_wall_ms, now));
     }
 
-    /// The stamp of the next entry.
+    /// The stamp of the next entry, or of several that enter the log together.
     pub fn take(&self) -> Timestamp {
         self.with(Stamper::take)
     }

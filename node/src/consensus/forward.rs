@@ -21,7 +21,7 @@ use super::Outcome;
 use super::leadership::Lead;
 use super::network::serve::MayVote;
 use super::proposer::Submitted;
-use super::replica::{Replica, outcome};
+use super::replica::{Replica, outcome, oversize};
 use super::wire::{Answer, Question, kind};
 use crate::identity::secret::Secret;
 use crate::net::{Refusal, Service};
@@ -74,12 +74,9 @@ where
         let envelope = Envelope::decode(bytes).map_err(|error| Refusal(error.to_string()))?;
         speaks_for_itself(from, &envelope, &self.may_vote)?;
         self.replica.admits(&envelope).map_err(Refusal)?;
-        Ok(match self.replica.submit(envelope).await {
-            Submitted::Decided(reply) => match outcome(reply) {
-                Outcome::Applied { index, events } => Answer::Applied { index, events },
-                Outcome::Refused { rejection, index } => Answer::Refused { rejection, index },
-                Outcome::Unknown { reason } => Answer::Unknown { reason },
-            },
+        Ok(match self.replica.submit(envelope, bytes.len()).await {
+            Submitted::Decided(reply) => told(outcome(reply)),
+            Submitted::TooLarge(bytes) => told(oversize(bytes)),
             Submitted::NotLeader(leader) => Answer::NotLeader {
                 leader: leader.map(|leader| leader.0),
             },
@@ -114,6 +111,14 @@ where
         Answer::NotLeader {
             leader: self.replica.leadership().leader.map(|leader| leader.0),
         }
+    }
+}
+
+fn told(outcome: Outcome) -> Answer {
+    match outcome {
+        Outcome::Applied { index, events } => Answer::Applied { index, events },
+        Outcome::Refused { rejection, index } => Answer::Refused { rejection, index },
+        Outcome::Unknown { reason } => Answer::Unknown { reason },
     }
 }
 

@@ -4,14 +4,18 @@
 //! order in which entries enter the log, by one task, and only after this leader has applied an entry of its own: before that it does
 //! not know the time that its predecessors' entries have reached.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use holdfast_proto::command::Envelope;
 use holdfast_proto::id::NodeId;
+use holdfast_proto::limits::COMMAND_BYTES_MAX;
+use holdfast_proto::time::Timestamp;
 use holdfast_storage::types::{LeaderId, Proposal, Reply, Types};
-use openraft::errors::ClientWriteError;
+use openraft::errors::{ClientWriteError, Fatal};
+use openraft::raft::WriteResult;
 use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, Raft, RaftMetrics};
 use openraft_rt::mpsc::{Mpsc, MpscReceiver};
@@ -22,10 +26,13 @@ use super::clock::ClusterClock;
 use super::leadership::{Leadership, leading};
 use super::walls::Walls;
 
-/// Proposals that wait at most; a full queue slows its callers down.
+/// Groups of proposals that wait at most; a full queue slows its callers down.
 pub(super) const QUEUE: usize = 8_192;
-/// Proposals that go into openraft at once.
+/// Proposals that go into openraft at once (the last group may pass it), and the bytes of them: what bounds how long the first one waits.
 const BATCH: usize = 4_096;
+const BATCH_BYTES: usize = 1 << 20;
+/// What is told when openraft has gone before it answered.
+pub(super) const STOPPED: &str = "this replica is shutting down";
 /// How long a new leader's first entry may take before its proposals are sent away.
 const FIRST_ENTRY_WAIT: Duration = Duration::from_secs(5);
 
@@ -36,15 +43,20 @@ pub enum Submitted {
     Decided(Reply),
     /// It was not proposed: another node leads, or none.
     NotLeader(Option<NodeId>),
+    /// It was not proposed: it has so many bytes, more than a command may have.
+    TooLarge(usize),
     /// It may or may not take effect.
     Unknown(String),
 }
 
-type Answer<RT> = <<RT as AsyncRuntime>::Oneshot as Oneshot>::Sender<Submitted>;
+type Answer<RT> = <<RT as AsyncRuntime>::Oneshot as Oneshot>::Sender<Vec<Submitted>>;
 
-/// A proposal that waits.
+/// Proposals that came together, wait, and are answered together.
 pub(super) struct Pending<RT: AsyncRuntime> {
-    pub(super) envelope: Envelope,
+    /// Never empty.
+    pub(super) envelopes: Vec<Envelope>,
+    /// About how many bytes they take.
+    pub(super) bytes: usize,
     pub(super) answer: Answer<RT>,
 }
 
@@ -71,9 +83,12 @@ where
     /// Runs until the queue is closed.
     pub(super) async fn run(mut self, mut queue: Queue<RT>) {
         while let Some(first) = queue.recv().await {
+            let (mut count, mut bytes) = (first.envelopes.len(), first.bytes);
             let mut batch = vec![first];
-            while batch.len() < BATCH {
+            while count < BATCH && bytes < BATCH_BYTES {
                 let Ok(next) = queue.try_recv() else { break };
+                count += next.envelopes.len();
+                bytes += next.bytes;
                 batch.push(next);
             }
             match self.ready().await {
@@ -113,38 +128,74 @@ where
         Ok(())
     }
 
+    /// All of the batch get one stamp: they are ready at one moment, and enter the log in one append.
     async fn propose(&self, batch: Vec<Pending<RT>>) {
-        let mut answers = Vec::with_capacity(batch.len());
-        let mut proposals = Vec::with_capacity(batch.len());
-        for Pending { mut envelope, answer } in batch {
-            envelope.stamp = self.clock.take();
-            proposals.push(Proposal(envelope.encode()));
-            answers.push(answer);
-        }
+        let (groups, proposals) = encode(batch, self.clock.take());
         match self.raft.client_write_many(proposals).await {
             Err(fatal) => {
-                for answer in answers {
-                    let _ = answer.send(Submitted::Unknown(fatal.to_string()));
+                for Group { places, answer } in groups {
+                    let unknown = |_| Submitted::Unknown(fatal.to_string());
+                    let _ = answer.send(places.into_iter().map(|place| place.unwrap_or_else(unknown)).collect());
                 }
             }
-            Ok(results) => {
-                // Results come when entries are applied; the next batch does not wait for them.
-                drop(RT::spawn(async move {
-                    // It ends early when openraft stops, and must not be asked again then.
-                    let mut results = results.fuse();
-                    for answer in answers {
-                        let submitted = match results.next().await {
-                            Some(Ok(Ok(written))) => Submitted::Decided(written.response),
-                            Some(Ok(Err(error))) => refused::<RT>(&error),
-                            Some(Err(fatal)) => Submitted::Unknown(fatal.to_string()),
-                            None => Submitted::Unknown("this replica is shutting down".into()),
-                        };
-                        // Whoever asked may have given up.
-                        let _ = answer.send(submitted);
-                    }
-                }));
-            }
+            // Results come when entries are applied; the next batch does not wait for them.
+            Ok(results) => drop(RT::spawn(tell(groups, results.map(submitted::<RT>)))),
         }
+    }
+}
+
+/// Proposals of one caller, after they were encoded.
+struct Group<RT: AsyncRuntime> {
+    /// In the caller's order; what is settled already was not proposed.
+    places: Vec<Result<Submitted, InLog>>,
+    answer: Answer<RT>,
+}
+
+/// Marks a proposal whose answer comes from the log.
+struct InLog;
+
+/// Encodes each proposal, once: the same bytes go to the disk and to the other voters.
+fn encode<RT: AsyncRuntime>(batch: Vec<Pending<RT>>, stamp: Timestamp) -> (Vec<Group<RT>>, Vec<Proposal>) {
+    let mut groups = Vec::with_capacity(batch.len());
+    let mut proposals = Vec::with_capacity(batch.iter().map(|pending| pending.envelopes.len()).sum());
+    for Pending { envelopes, answer, .. } in batch {
+        let place = |mut envelope: Envelope| {
+            envelope.stamp = stamp;
+            let bytes = envelope.encode();
+            if bytes.len() > COMMAND_BYTES_MAX {
+                return Ok(Submitted::TooLarge(bytes.len()));
+            }
+            proposals.push(Proposal(bytes));
+            Err(InLog)
+        };
+        let places = envelopes.into_iter().map(place).collect();
+        groups.push(Group { places, answer });
+    }
+    (groups, proposals)
+}
+
+/// Answers the groups in order, each when all of it is settled.
+async fn tell<RT: AsyncRuntime>(groups: Vec<Group<RT>>, results: impl Stream<Item = Submitted>) {
+    // It ends early when openraft stops, and must not be asked again then.
+    let mut results = pin!(results.fuse());
+    for Group { places, answer } in groups {
+        let mut told = Vec::with_capacity(places.len());
+        for place in places {
+            told.push(match place {
+                Ok(settled) => settled,
+                Err(InLog) => (results.next().await).unwrap_or_else(|| Submitted::Unknown(STOPPED.into())),
+            });
+        }
+        // Whoever asked may have given up.
+        let _ = answer.send(told);
+    }
+}
+
+fn submitted<RT: AsyncRuntime>(result: Result<WriteResult<Types<RT>>, Fatal<Types<RT>>>) -> Submitted {
+    match result {
+        Ok(Ok(written)) => Submitted::Decided(written.response),
+        Ok(Err(error)) => refused::<RT>(&error),
+        Err(fatal) => Submitted::Unknown(fatal.to_string()),
     }
 }
 
@@ -157,6 +208,6 @@ fn refused<RT: AsyncRuntime>(error: &ClientWriteError<Types<RT>>) -> Submitted {
 
 fn answer_all<RT: AsyncRuntime>(batch: Vec<Pending<RT>>, submitted: &Submitted) {
     for pending in batch {
-        let _ = pending.answer.send(submitted.clone());
+        let _ = pending.answer.send(vec![submitted.clone(); pending.envelopes.len()]);
     }
 }

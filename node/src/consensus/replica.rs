@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use holdfast_proto::command::Envelope;
 use holdfast_proto::frame;
 use holdfast_proto::id::NodeId;
@@ -22,7 +22,8 @@ use openraft_rt::watch::WatchReceiver;
 
 use super::clock::ClusterClock;
 use super::leadership::{Confirmed, Lead, Leadership};
-use super::proposer::{Pending, Proposer, QUEUE, Submitted};
+use super::proposer::{Pending, Proposer, QUEUE, STOPPED, Submitted};
+use super::rounds::Rounds;
 use super::walls::Walls;
 use super::wire::{Answer, Question, kind};
 use super::{Linearize, Outcome, Propose, ReadError};
@@ -33,6 +34,8 @@ use crate::net::{Class, NetError, Transport};
 const PATIENCE_MS: u64 = 10_000;
 /// How long one try at one leader may take. A leader that changes ends a try at once.
 const TRY_WAIT: Duration = Duration::from_secs(5);
+/// Why a leader's own proposal is not answered in time.
+const NO_QUORUM: &str = "this leader reaches no quorum";
 /// How often a missing leader is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
@@ -52,6 +55,7 @@ where
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Arc<ClusterClock>,
     queue: Sender<RT>,
+    rounds: Rounds,
     gate: OnceLock<Gate>,
 }
 
@@ -84,6 +88,7 @@ where
             transport,
             clock,
             queue,
+            rounds: Rounds::default(),
             gate: OnceLock::new(),
         })
     }
@@ -114,24 +119,69 @@ where
         }
     }
 
-    /// Hands a command to this replica's own openraft, once.
-    pub(super) async fn submit(&self, envelope: Envelope) -> Submitted {
+    /// Hands a command of so many bytes to this replica's own openraft, once.
+    pub(super) async fn submit(&self, envelope: Envelope, bytes: usize) -> Submitted {
+        let mut submitted = self.submit_many(vec![envelope], bytes).await;
+        submitted.pop().unwrap_or_else(|| Submitted::Unknown(STOPPED.into()))
+    }
+
+    /// Hands commands of about so many bytes to this replica's own openraft, once; the answers are in their order.
+    async fn submit_many(&self, envelopes: Vec<Envelope>, bytes: usize) -> Vec<Submitted> {
+        let count = envelopes.len();
         let (answer, decided) = RT::Oneshot::channel();
-        if self.queue.send(Pending { envelope, answer }).await.is_err() {
-            return Submitted::NotLeader(None);
+        let pending = Pending {
+            envelopes,
+            bytes,
+            answer,
+        };
+        if self.queue.send(pending).await.is_err() {
+            return vec![Submitted::NotLeader(None); count];
         }
         decided
             .await
-            .unwrap_or_else(|_| Submitted::Unknown("this replica is shutting down".into()))
+            .unwrap_or_else(|_| vec![Submitted::Unknown(STOPPED.into()); count])
+    }
+
+    /// On the leader, one batch; whatever that leaves open, and everything on another node, is proposed by itself.
+    async fn propose_group(&self, envelopes: Vec<Envelope>, bytes: usize) -> Vec<Outcome> {
+        if self.leadership().leader != Some(self.me) {
+            return join_all(envelopes.into_iter().map(|envelope| self.propose_anywhere(envelope))).await;
+        }
+        let admitted: Vec<Result<(), String>> = envelopes.iter().map(|envelope| self.admits(envelope)).collect();
+        let pass = envelopes.iter().zip(&admitted).filter(|(_, admitted)| admitted.is_ok());
+        let batch: Vec<Envelope> = pass.map(|(envelope, _)| envelope.clone()).collect();
+        let patience = Duration::from_millis(PATIENCE_MS);
+        let submitted = match batch.is_empty() {
+            true => Vec::new(),
+            false => RT::timeout(patience, self.submit_many(batch, bytes))
+                .await
+                .unwrap_or_default(),
+        };
+        let mut submitted = submitted.into_iter();
+        let mut outcomes = Vec::with_capacity(envelopes.len());
+        let mut open = Vec::new();
+        for (at, (envelope, admitted)) in envelopes.into_iter().zip(admitted).enumerate() {
+            let settled = admitted.map_or_else(|why| Some(refused(why)), |()| settled(submitted.next()));
+            outcomes.push(settled.unwrap_or_else(|| {
+                open.push((at, envelope));
+                Outcome::Unknown {
+                    reason: NO_QUORUM.into(),
+                }
+            }));
+        }
+        let settling = open
+            .into_iter()
+            .map(|(at, envelope)| async move { (at, self.propose_anywhere(envelope).await) });
+        for (at, outcome) in join_all(settling).await {
+            outcomes[at] = outcome;
+        }
+        outcomes
     }
 
     async fn propose_anywhere(&self, envelope: Envelope) -> Outcome {
         let bytes = envelope.encode();
         if bytes.len() > COMMAND_BYTES_MAX {
-            return Outcome::Refused {
-                rejection: too_large(bytes.len()),
-                index: 0,
-            };
+            return oversize(bytes.len());
         }
         let give_up = self.clock.boot_ms() + PATIENCE_MS;
         let mut reason = String::from("no leader is known");
@@ -139,7 +189,7 @@ where
         loop {
             let leader = hint.take().or(self.leadership().leader);
             let (tried, said) = match leader {
-                Some(leader) if leader == self.me => self.propose_here(envelope.clone(), give_up).await,
+                Some(leader) if leader == self.me => self.propose_here(envelope.clone(), bytes.len(), give_up).await,
                 Some(leader) => self.propose_there(leader, bytes.clone()).await,
                 None => (Tried::Elsewhere(None), None),
             };
@@ -157,16 +207,17 @@ where
     }
 
     /// A leader that is cut off keeps its entry until it hears of another leader, so the wait has an end.
-    async fn propose_here(&self, envelope: Envelope, give_up: u64) -> (Tried, Option<String>) {
+    async fn propose_here(&self, envelope: Envelope, bytes: usize, give_up: u64) -> (Tried, Option<String>) {
         if let Err(why) = self.admits(&envelope) {
             return (Tried::Done(refused(why)), None);
         }
         let left = Duration::from_millis(give_up.saturating_sub(self.clock.boot_ms()));
-        match RT::timeout(left, self.submit(envelope)).await {
+        match RT::timeout(left, self.submit(envelope, bytes)).await {
             Ok(Submitted::Decided(reply)) => (Tried::Done(outcome(reply)), None),
+            Ok(Submitted::TooLarge(bytes)) => (Tried::Done(oversize(bytes)), None),
             Ok(Submitted::NotLeader(leader)) => (Tried::Elsewhere(leader), None),
             Ok(Submitted::Unknown(why)) => (Tried::Unsure, Some(why)),
-            Err(_) => (Tried::Unsure, Some("this leader reaches no quorum".into())),
+            Err(_) => (Tried::Unsure, Some(NO_QUORUM.into())),
         }
     }
 
@@ -237,30 +288,44 @@ where
             _ => None,
         }
     }
+}
 
-    async fn confirm_here(&self) -> Result<Confirmed, ReadError> {
-        let failed = |error: &dyn std::fmt::Display| ReadError {
-            reason: error.to_string(),
-        };
-        let before = self.leadership();
-        if !before.own_term_applied {
-            return Err(ReadError {
-                reason: "this replica does not lead, or has applied nothing of its leadership yet".into(),
-            });
-        }
-        let round = RT::timeout(TRY_WAIT, self.raft.get_read_linearizer(ReadPolicy::ReadIndex)).await;
-        let round = round.map_err(|_| ReadError {
-            reason: "no quorum answered in time".into(),
-        })?;
-        let round = round.map_err(|error| failed(&error))?;
-        let index = round.read_log_id().index();
-        let leadership = self.leadership();
-        if (leadership.leader, leadership.term) != (before.leader, before.term) || !leadership.is_self {
-            return Err(ReadError {
-                reason: "another node leads now".into(),
-            });
-        }
-        Ok(Confirmed { index, leadership })
+/// Asks a quorum, once, whether this replica still leads.
+async fn confirm_once<RT, SM>(raft: Raft<Types<RT>, SM>) -> Result<Confirmed, ReadError>
+where
+    RT: AsyncRuntime,
+    SM: RaftStateMachine<Types<RT>>,
+{
+    let failed = |error: &dyn std::fmt::Display| ReadError {
+        reason: error.to_string(),
+    };
+    let leadership = || Leadership::of(&raft.metrics().borrow_watched());
+    let before = leadership();
+    if !before.own_term_applied {
+        return Err(ReadError {
+            reason: "this replica does not lead, or has applied nothing of its leadership yet".into(),
+        });
+    }
+    let round = RT::timeout(TRY_WAIT, raft.get_read_linearizer(ReadPolicy::ReadIndex)).await;
+    let round = round.map_err(|_| failed(&"no quorum answered in time"))?;
+    let round = round.map_err(|error| failed(&error))?;
+    let index = round.read_log_id().index();
+    let leadership = leadership();
+    if (leadership.leader, leadership.term) != (before.leader, before.term) || !leadership.is_self {
+        return Err(failed(&"another node leads now"));
+    }
+    Ok(Confirmed { index, leadership })
+}
+
+/// What one try at this leader came to; nothing when it is worth another one. No answer at all is time that ran out.
+fn settled(submitted: Option<Submitted>) -> Option<Outcome> {
+    match submitted {
+        Some(Submitted::Decided(reply)) => Some(outcome(reply)),
+        Some(Submitted::TooLarge(bytes)) => Some(oversize(bytes)),
+        Some(Submitted::NotLeader(_) | Submitted::Unknown(_)) => None,
+        None => Some(Outcome::Unknown {
+            reason: NO_QUORUM.into(),
+        }),
     }
 }
 
@@ -280,6 +345,10 @@ where
 {
     fn propose(&self, envelope: Envelope) -> BoxFuture<'_, Outcome> {
         Box::pin(self.propose_anywhere(envelope))
+    }
+
+    fn propose_many(&self, envelopes: Vec<Envelope>, bytes: usize) -> BoxFuture<'_, Vec<Outcome>> {
+        Box::pin(self.propose_group(envelopes, bytes))
     }
 }
 
@@ -332,7 +401,8 @@ where
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<Confirmed, ReadError>> {
-        Box::pin(self.confirm_here())
+        let raft = self.raft.clone();
+        Box::pin(self.rounds.join::<RT, _>(move || confirm_once(raft)))
     }
 }
 
@@ -365,12 +435,14 @@ pub(super) fn outcome(reply: Reply) -> Outcome {
     }
 }
 
-fn too_large(bytes: usize) -> Rejection {
-    Rejection::OutOfRange {
+/// The outcome of a command that is larger than any may be.
+pub(super) fn oversize(bytes: usize) -> Outcome {
+    let rejection = Rejection::OutOfRange {
         field: "size of the command".into(),
         given: format!("{bytes} bytes"),
         allowed: format!("at most {COMMAND_BYTES_MAX} bytes"),
-    }
+    };
+    Outcome::Refused { rejection, index: 0 }
 }
 
 /// The outcome of a command that was not even proposed.

@@ -295,8 +295,16 @@ pub fn append<RT: AsyncRuntime>(request: &AppendEntriesRequest<Types<RT>>) -> By
         commit: request.leader_commit.map(EntryId::from),
         entries: request.entries.iter().map(wire_entry).collect(),
     };
-    frame::encode(kind::APPEND, &append)
+    let bytes = |entry: &WireEntry| match &entry.payload {
+        WirePayload::Proposal(bytes) => bytes.len() + APPEND_ENTRY_BYTES,
+        _ => 2 * APPEND_ENTRY_BYTES,
+    };
+    let bytes = append.entries.iter().map(bytes).sum::<usize>() + APPEND_ENTRY_BYTES;
+    frame::encode_sized(kind::APPEND, &append, bytes)
 }
+
+/// What an entry takes in an append beside its proposal, about.
+const APPEND_ENTRY_BYTES: usize = 128;
 
 /// Decodes entries to append.
 pub fn read_append<RT: AsyncRuntime>(bytes: &[u8]) -> Result<AppendEntriesRequest<Types<RT>>, WireError> {

@@ -1,8 +1,9 @@
-//! The real transport: QUIC with mutual TLS, on three sockets.
+//! The real transport: QUIC with mutual TLS, on three sockets; the main one also takes clients, who show a token instead.
 //!
 //! Owns the endpoints. `boot.rs` binds it once; everybody else sees [`Transport`]. The one rule: Raft, renewals and bulk never share a
 //! socket, and classes never share a connection, so nothing small waits behind anything big.
 
+pub mod client;
 mod lane;
 mod serve;
 mod tune;
@@ -168,7 +169,7 @@ fn bind_lane(setup: &QuicSetup<'_>, lane: Lane, port: u16, runtime: &Handle) -> 
     let listen = |source| BindError::Listen { at, lane, source };
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|class| class.lane() == lane).collect();
 
-    let tls = peer_server(setup.identity, setup.admission.clone(), &classes)?;
+    let tls = peer_server(setup.identity, setup.admission.clone(), &classes, lane == Lane::Main)?;
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     server.transport_config(Arc::new(tune::accepting(lane)));
     let mut clients = std::collections::BTreeMap::new();

@@ -13,10 +13,17 @@ use holdfast_proto::id::NodeId;
 
 use super::{Channel, Class, Refusal, Service};
 
+/// Serves programs that are no nodes. They show no certificate: who speaks, they say and prove on the channel.
+pub trait Door: Send + Sync + 'static {
+    /// Serves one channel that a client opened, until it ends.
+    fn serve(self: Arc<Self>, channel: Channel) -> BoxFuture<'static, ()>;
+}
+
 /// Services by class. Each is set at most once; a request that comes before is refused and may be repeated.
 #[derive(Default)]
 pub struct Router {
     services: BTreeMap<Class, OnceLock<Arc<dyn Service>>>,
+    door: OnceLock<Arc<dyn Door>>,
 }
 
 impl Router {
@@ -24,7 +31,18 @@ impl Router {
     pub fn new() -> Self {
         Self {
             services: Class::ALL.into_iter().map(|class| (class, OnceLock::new())).collect(),
+            door: OnceLock::new(),
         }
+    }
+
+    /// Opens the door for clients. Returns false when it is open already.
+    pub fn open_door(&self, door: Arc<dyn Door>) -> bool {
+        self.door.set(door).is_ok()
+    }
+
+    /// The door for clients, once it is open.
+    pub fn door(&self) -> Option<Arc<dyn Door>> {
+        self.door.get().cloned()
     }
 
     /// Registers the service of a class. Returns false when the class has one already.

@@ -27,6 +27,7 @@ use crate::identity::Identity;
 use crate::identity::authority::fingerprint;
 use crate::identity::certificate::{Subject, cluster_name, node_name};
 use crate::identity::secret::same;
+use crate::wire::lane;
 
 /// Why a configuration could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -50,10 +51,14 @@ fn roots(authority: &CertificateDer<'static>) -> Result<Arc<RootCertStore>, TlsE
 }
 
 /// The server side of node-to-node connections, for the classes of one socket.
+///
+/// A socket that also serves `clients` lets them in without a certificate, under their own protocol name. A connection that speaks for
+/// a node shows one under every other name, or is dropped before anything is read from it (see `quic/serve.rs`).
 pub fn peer_server(
     identity: &Identity,
     admission: Arc<Admission>,
     classes: &[Class],
+    clients: bool,
 ) -> Result<ServerConfig, TlsError> {
     let inner = WebPkiClientVerifier::builder_with_provider(roots(identity.authority())?, provider())
         .build()
@@ -65,6 +70,7 @@ pub fn peer_server(
         },
         client: Some(inner),
         server: None,
+        clients,
     };
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -72,7 +78,8 @@ pub fn peer_server(
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(identity.chain(), identity.private_key())
         .map_err(TlsError::Setup)?;
-    config.alpn_protocols = classes.iter().map(|class| class.alpn().to_vec()).collect();
+    let names = classes.iter().map(|class| class.alpn());
+    config.alpn_protocols = names.chain(clients.then_some(lane::ALPN)).map(<[u8]>::to_vec).collect();
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -88,6 +95,7 @@ pub fn peer_client(identity: &Identity, admission: Arc<Admission>, class: Class)
         },
         client: None,
         server: Some(inner),
+        clients: false,
     };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -120,6 +128,23 @@ pub fn https_client(authority: &CertificateDer<'static>, cluster: ClusterId) -> 
         name: name_of(&cluster_name(cluster))?,
     };
     client_without_certificate(Arc::new(verifier))
+}
+
+/// A client of the client lane of a known cluster, under the same rule; it proves itself by its bearer token.
+pub fn lane_client(authority: &CertificateDer<'static>, cluster: ClusterId) -> Result<ClientConfig, TlsError> {
+    let verifier = ClusterVerifier {
+        inner: server_verifier(authority)?,
+        name: name_of(&cluster_name(cluster))?,
+    };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TlsError::Setup)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![lane::ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
 /// An HTTPS client that knows no more than the fingerprint in a join token. The authority that the other side shows must have it.
@@ -208,6 +233,8 @@ struct PeerVerifier {
     members: Members,
     client: Option<Arc<dyn ClientCertVerifier>>,
     server: Option<Arc<WebPkiServerVerifier>>,
+    /// Whether the socket also serves clients, who show none.
+    clients: bool,
 }
 
 /// Node-to-node connections speak TLS 1.3 only.
@@ -218,6 +245,10 @@ fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
 impl ClientCertVerifier for PeerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        !self.clients
     }
 
     fn verify_client_cert(

@@ -18,6 +18,10 @@ use super::state::{Lease, Node, State};
 /// The draft of one entry's decision.
 pub(super) struct Draft {
     state: State,
+    /// The state before the first event was folded.
+    before: Option<State>,
+    /// Events of `records` that are folded.
+    folded: usize,
     index: u64,
     at: Timestamp,
     request: Option<RequestKey>,
@@ -29,6 +33,8 @@ impl Draft {
     pub(super) fn new(state: State, index: u64, at: Timestamp, request: Option<RequestKey>) -> Self {
         Self {
             state,
+            before: None,
+            folded: 0,
             index,
             at,
             request,
@@ -38,6 +44,15 @@ impl Draft {
 
     /// Adds an event, and folds it.
     pub(super) fn emit(&mut self, event: Event) {
+        self.emit_last(event);
+        self.before.get_or_insert_with(|| self.state.clone());
+        self.fold();
+    }
+
+    /// Adds the event that ends a decision: nothing looks at the state or refuses the command after it.
+    ///
+    /// It is folded when the decision ends, in place: without a state to go back to, no part of a map has to be copied.
+    pub(super) fn emit_last(&mut self, event: Event) {
         let sub = u32::try_from(self.records.len()).expect("one entry decides far fewer events than that");
         let record = EventRecord {
             cursor: Cursor { index: self.index, sub },
@@ -45,13 +60,25 @@ impl Draft {
             request: self.request,
             event,
         };
-        self.state.fold(&record);
         self.records.push(record);
     }
 
+    fn fold(&mut self) {
+        for record in &self.records[self.folded..] {
+            self.state.fold(record);
+        }
+        self.folded = self.records.len();
+    }
+
     /// Ends the decision.
-    pub(super) fn finish(self) -> (State, Vec<EventRecord>) {
+    pub(super) fn finish(mut self) -> (State, Vec<EventRecord>) {
+        self.fold();
         (self.state, self.records)
+    }
+
+    /// Drops the decision: the state is as it was.
+    pub(super) fn drop(self) -> State {
+        self.before.unwrap_or(self.state)
     }
 
     /// The state as the events so far leave it.

@@ -87,11 +87,7 @@ fn drain<RT: AsyncRuntime>(
     mut observer: Option<Box<dyn SyncObserver>>,
 ) {
     while let Ok(first) = jobs.recv() {
-        let group: Vec<_> = std::iter::once(first)
-            .chain(jobs.try_iter())
-            .take(GROUP_JOBS_MAX)
-            .collect();
-        let group = writer.write(group);
+        let group = writer.write(group(std::iter::once(first).chain(jobs.try_iter())));
         if let Some(observer) = &mut observer {
             observer.begins();
         }

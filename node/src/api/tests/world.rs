@@ -231,6 +231,11 @@ impl World {
         world
     }
 
+    /// The interface, for whoever serves it in another way.
+    pub(crate) fn api(&self) -> Api {
+        self.api.get().unwrap().clone()
+    }
+
     fn interface(self: &Arc<Self>) -> Api {
         let tls = https_client(&self.authority, self.cluster).unwrap();
         Api::new(Parts {

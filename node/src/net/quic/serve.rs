@@ -1,7 +1,8 @@
 //! The answering side of a socket: accepts connections and hands their streams to services.
 //!
 //! Owns the accept loop of one lane. Started once per lane. The one rule: the speaker of every stream is the node in the connection's
-//! verified certificate; when that node is removed, its connections are closed at once.
+//! verified certificate; when that node is removed, its connections are closed at once. A client speaks for no node: whatever it sends
+//! goes to the door, and nowhere else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +12,21 @@ use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
-use super::wire::{CALL, CHANNEL, StreamSink, StreamSource, read_frame, write_answer};
+use super::wire::{CALL, CHANNEL, CLIENT, StreamSink, StreamSource, read_frame, write_answer};
 use crate::identity::certificate::Subject;
 use crate::net::book::{AddressBook, Admission};
 use crate::net::router::Router;
 use crate::net::{Channel, Class, Lane};
+use crate::wire::lane;
 
 /// A peer that has opened a stream must have said what it wants by then.
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
+/// Channels that one client connection may have open.
+const CLIENT_CHANNELS_MAX: usize = 16;
+/// Application code with which connections of a node's protocols that show no certificate are closed.
+const STRANGER: VarInt = VarInt::from_u32(3);
 /// Application code with which a removed node's connections are closed.
 const REMOVED: VarInt = VarInt::from_u32(2);
 
@@ -48,7 +55,11 @@ impl Serving {
     }
 
     async fn serve(self: Arc<Self>, connection: Connection) {
+        if protocol(&connection).as_deref() == Some(lane::ALPN) {
+            return self.serve_client(connection).await;
+        }
         let Some((peer, class)) = identify(&connection) else {
+            connection.close(STRANGER, b"only nodes speak this, and they show a certificate");
             return;
         };
         if class.lane() != self.lane || self.admission.is_removed(peer) {
@@ -65,6 +76,49 @@ impl Serving {
             () = accept => {}
             () = self.admission.until_removed(peer) => connection.close(REMOVED, b"removed from the cluster"),
         }
+    }
+
+    /// A client that opens no channel, or none any more, is let go: it costs memory, and has shown nothing.
+    async fn serve_client(self: Arc<Self>, connection: Connection) {
+        let mut channels = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = tokio::time::timeout(REQUEST_WAIT, connection.accept_bi()),
+                    if channels.len() < CLIENT_CHANNELS_MAX => accepted,
+                Some(_) = channels.join_next() => continue,
+            };
+            match accepted {
+                Ok(Ok((send, recv))) => {
+                    channels.spawn_on(self.clone().serve_client_channel(send, recv), &self.runtime);
+                }
+                Ok(Err(_)) => break,
+                Err(_) if channels.is_empty() => break,
+                Err(_) => {}
+            }
+        }
+        connection.close(VarInt::from_u32(0), b"");
+        // Each ends by itself once its stream has.
+        channels.detach_all();
+    }
+
+    async fn serve_client_channel(self: Arc<Self>, send: SendStream, mut recv: RecvStream) {
+        let mut kind = [0];
+        let begun = tokio::time::timeout(REQUEST_WAIT, recv.read_exact(&mut kind)).await;
+        let (Ok(Ok(())), Some(door), CHANNEL) = (begun, self.router.door(), kind[0]) else {
+            return;
+        };
+        let sink = Box::new(StreamSink {
+            send,
+            peer: CLIENT,
+            class: Class::Control,
+            finished: false,
+        });
+        let source = Box::new(StreamSource {
+            recv,
+            peer: CLIENT,
+            class: Class::Control,
+        });
+        door.serve(Channel { sink, source }).await;
     }
 
     async fn serve_stream(self: Arc<Self>, peer: NodeId, class: Class, mut send: SendStream, mut recv: RecvStream) {
@@ -111,6 +165,10 @@ pub(super) fn identify(connection: &Connection) -> Option<(NodeId, Class)> {
         .downcast::<Vec<CertificateDer<'static>>>()
         .ok()?;
     let subject = Subject::read(chain.first()?).ok()?;
-    let handshake = connection.handshake_data()?.downcast::<HandshakeData>().ok()?;
-    Some((subject.node, Class::from_alpn(handshake.protocol.as_deref()?)?))
+    Some((subject.node, Class::from_alpn(&protocol(connection)?)?))
+}
+
+/// The protocol name that a handshake agreed on.
+fn protocol(connection: &Connection) -> Option<Vec<u8>> {
+    connection.handshake_data()?.downcast::<HandshakeData>().ok()?.protocol
 }

@@ -64,6 +64,7 @@ struct Node {
     echo: Arc<Echo>,
     book: Arc<AddressBook>,
     admission: Arc<Admission>,
+    router: Arc<Router>,
 }
 
 fn start(identity: &Identity, listen: Listen, runtime: &Handle) -> Node {
@@ -81,7 +82,7 @@ fn start(identity: &Identity, listen: Listen, runtime: &Handle) -> Node {
         listen,
         book: book.clone(),
         admission: admission.clone(),
-        router,
+        router: router.clone(),
         runtime: runtime.clone(),
         lease_runtime: runtime.clone(),
         bulk_runtime: runtime.clone(),
@@ -92,6 +93,7 @@ fn start(identity: &Identity, listen: Listen, runtime: &Handle) -> Node {
         echo,
         book,
         admission,
+        router,
     }
 }
 
@@ -512,4 +514,39 @@ async fn a_taken_port_is_named() {
         refused.contains(&format!("127.0.0.1:{}", a.address().main_port)),
         "{refused}"
     );
+}
+
+/// Gives a client back what it sends.
+struct Mirror;
+
+impl crate::net::router::Door for Mirror {
+    fn serve(self: Arc<Self>, mut channel: Channel) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            while let Ok(Some(frame)) = channel.source.next().await {
+                if channel.sink.send(frame).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+fn client_of(authority: &Authority) -> rustls::ClientConfig {
+    crate::net::tls::lane_client(authority.certificate(), CLUSTER).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_is_served_at_the_door() {
+    let authority = authority();
+    let node = start(&member(&authority, CLUSTER), ANYWHERE, &Handle::current());
+    assert!(node.router.open_door(Arc::new(Mirror)));
+    let at = format!("127.0.0.1:{}", node.address().main_port);
+    let socket = client::ClientSocket::open(client_of(&authority)).unwrap();
+    let mut channel = socket.dial(&at).await.unwrap();
+    channel.sink.send(Bytes::from_static(b"hello")).await.unwrap();
+    assert_eq!(channel.source.next().await.unwrap(), Some(Bytes::from_static(b"hello")));
+
+    // It shows its token to nodes of its cluster only.
+    let strangers = client::ClientSocket::open(client_of(&self::authority())).unwrap();
+    assert!(strangers.dial(&at).await.is_err());
 }

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +24,10 @@ use crate::identity::Identity;
 use crate::identity::secret::{Secret, same};
 use crate::net::{Class, Lane};
 
-/// Largest packet on the bulk lane. Above about 6,550 bytes a batch of ten segments passes 64 KiB, `sendmsg` fails with EMSGSIZE, and
-/// quinn-udp takes that for success: silent loss.
-const BULK_MTU_MAX: u16 = 6_500;
+/// Largest packet on the main and the bulk lane, where the way carries it (loopback, jumbo frames): at 6,500 bytes QUIC costs half the
+/// CPU of 1,452. Above about 6,550 a batch of ten segments passes 64 KiB, `sendmsg` fails with EMSGSIZE, and quinn-udp takes that for
+/// success: silent loss.
+const MTU_MAX: u16 = 6_500;
 /// Socket buffers of the bulk lane; the system's default loses packets.
 const BULK_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// Socket buffers of the main lane: an append of many entries arrives in one burst.
@@ -63,9 +64,9 @@ pub(super) fn endpoint_config(identity: &Identity, lane: Lane) -> EndpointConfig
     id_key.copy_from_slice(&identity.derive_key("quic connection ids").expose()[..8]);
     let id_key = u64::from_be_bytes(id_key);
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
-    if lane == Lane::Bulk {
+    if lane != Lane::Lease {
         config
-            .max_udp_payload_size(BULK_MTU_MAX)
+            .max_udp_payload_size(MTU_MAX)
             .expect("the limit is above the least that QUIC allows");
     }
     config
@@ -93,12 +94,37 @@ pub(super) fn dialling(class: Class) -> TransportConfig {
     config
 }
 
+/// A client's socket.
+pub(super) fn client_socket() -> io::Result<(EndpointConfig, UdpSocket)> {
+    let mut config = EndpointConfig::default();
+    config
+        .max_udp_payload_size(MTU_MAX)
+        .expect("the limit is above the least that QUIC allows");
+    // Both families on one socket; a machine without IPv6 takes the other.
+    let socket =
+        UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    Ok((config, socket))
+}
+
+/// How a client's connection behaves: it is probed while it is idle, so that a node that died is noticed.
+pub(super) fn client() -> TransportConfig {
+    let mut config = base(Lane::Main);
+    config.max_idle_timeout(Some(idle(Duration::from_secs(10))));
+    config.keep_alive_interval(Some(Duration::from_secs(3)));
+    config
+}
+
 fn base(lane: Lane) -> TransportConfig {
     let mut config = TransportConfig::default();
     config.initial_rtt(INITIAL_RTT);
     config.max_concurrent_uni_streams(VarInt::from_u32(0));
     config.max_concurrent_bidi_streams(VarInt::from_u32(256));
     config.datagram_receive_buffer_size(None);
+    if lane != Lane::Lease {
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(MTU_MAX);
+        config.mtu_discovery_config(Some(discovery));
+    }
     match lane {
         Lane::Main => {
             config.stream_receive_window(VarInt::from_u32(8 * 1024 * 1024));
@@ -109,9 +135,6 @@ fn base(lane: Lane) -> TransportConfig {
             config.mtu_discovery_config(None);
         }
         Lane::Bulk => {
-            let mut discovery = MtuDiscoveryConfig::default();
-            discovery.upper_bound(BULK_MTU_MAX);
-            config.mtu_discovery_config(Some(discovery));
             config.stream_receive_window(VarInt::from_u32(16 * 1024 * 1024));
             config.receive_window(VarInt::from_u32(32 * 1024 * 1024));
             config.send_window(32 * 1024 * 1024);

@@ -19,6 +19,8 @@ pub(super) const CHANNEL: u8 = 1;
 const ANSWERED: u8 = 0;
 /// First byte of a refusal.
 const REFUSED: u8 = 1;
+/// Stands for a client in the errors of its channels, which nobody is told.
+pub(super) const CLIENT: NodeId = NodeId(0);
 /// Application code of an abrupt end.
 const ABANDONED: VarInt = VarInt::from_u32(1);
 

@@ -33,7 +33,7 @@ pub(super) fn decide(draft: &mut Draft, command: &Command) -> Result<(), Rejecti
         Command::Annotate { subject, text } => {
             shape::name("subject", subject)?;
             shape::text("text", text)?;
-            draft.emit(Event::Annotated {
+            draft.emit_last(Event::Annotated {
                 subject: subject.clone(),
                 text: text.clone(),
             });

@@ -180,7 +180,7 @@ fn rollup(draft: &mut Draft, node: NodeId, rollups: &[Rollup]) -> Result<(), Rej
     for rollup in rollups {
         slot(draft, node, rollup.device)?;
     }
-    draft.emit(Event::RollupReported {
+    draft.emit_last(Event::RollupReported {
         node,
         rollups: rollups.to_vec(),
     });
