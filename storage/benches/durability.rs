@@ -195,8 +195,7 @@ fn state(leases: u64, live: u64) -> State {
         state.fold(&requested(index));
         state.applied.index = index;
     }
-    let mut next = leases + 2;
-    for lease in 2..leases + 2 - live {
+    for (next, lease) in (leases + 2..).zip(2..leases + 2 - live) {
         let ended = Event::LeaseEnded {
             lease: LeaseId::from_index(lease),
             reason: EndReason::Released,
@@ -204,7 +203,6 @@ fn state(leases: u64, live: u64) -> State {
         };
         state.fold(&record(next, ended, false));
         state.applied.index = next;
-        next += 1;
     }
     state
 }
