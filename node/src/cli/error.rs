@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io;
 
-use holdfast_storage::backup::BackupError;
 use serde_json::{Value, json};
 
 use super::daemon::DaemonError;
@@ -61,15 +60,6 @@ pub enum CliError {
     /// Reading or writing here failed.
     #[error("cannot read or write here")]
     Io(#[source] io::Error),
-    /// A backup cannot be restored from.
-    #[error("{file} cannot be restored from")]
-    Backup {
-        /// The file.
-        file: String,
-        /// What is wrong with it.
-        #[source]
-        source: BackupError,
-    },
     /// The person said no.
     #[error("not leased")]
     Declined,
@@ -109,7 +99,7 @@ impl CliError {
         match self {
             Self::Usage(_) => code::USAGE,
             Self::Client(ClientError::Refused { problem }) if matches!(problem.status, 401 | 403) => code::NO_RIGHTS,
-            Self::Client(ClientError::Refused { .. }) | Self::Declined | Self::Backup { .. } => code::REFUSED,
+            Self::Client(ClientError::Refused { .. }) | Self::Declined => code::REFUSED,
             Self::Client(ClientError::Unreachable { .. }) => code::UNAVAILABLE,
             Self::Client(ClientError::Unknown { .. }) => code::UNKNOWN,
             Self::Client(ClientError::Garbled { .. }) => code::PROTOCOL,
@@ -134,7 +124,6 @@ impl CliError {
             Self::Config(_) => "configuration",
             Self::Daemon(_) => "node-failed",
             Self::Io(_) => "io",
-            Self::Backup { .. } => "backup",
             Self::Declined => "declined",
             Self::Interrupted { .. } => "interrupted",
             Self::Unread { .. } => "output-unread",

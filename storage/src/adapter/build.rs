@@ -12,7 +12,7 @@ use super::{Adapter, StateSnapshot, fatal, held};
 use crate::event_log::EventLog;
 use crate::journal::WriteError;
 use crate::machine::State;
-use crate::snapshot::{Header, Pause, SnapshotError, SnapshotFile, SnapshotStore};
+use crate::snapshot::{Header, SnapshotError, SnapshotFile, SnapshotStore};
 use crate::types::stored::EntryId;
 use crate::types::{LogId, StoredMembership, Types};
 
@@ -26,6 +26,7 @@ enum BuildError {
 }
 
 /// A state that was captured and waits to be written.
+#[derive(Debug)]
 pub struct SnapshotBuilder<RT> {
     work: Work,
     current: Arc<Mutex<Option<SnapshotFile>>>,
@@ -33,14 +34,13 @@ pub struct SnapshotBuilder<RT> {
     runtime: PhantomData<fn() -> RT>,
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Work {
     state: State,
     last: Option<LogId>,
     members: StoredMembership,
     events: EventLog,
     snapshots: SnapshotStore,
-    pause: Option<Pause>,
 }
 
 impl<RT> SnapshotBuilder<RT> {
@@ -51,7 +51,6 @@ impl<RT> SnapshotBuilder<RT> {
             members: adapter.members.clone(),
             events: adapter.events.clone(),
             snapshots: adapter.snapshots.clone(),
-            pause: adapter.pause.clone(),
         };
         let (current, building) = (adapter.current.clone(), adapter.building.clone());
         Self {
@@ -66,18 +65,15 @@ impl<RT> SnapshotBuilder<RT> {
 impl Work {
     fn run(self) -> Result<SnapshotFile, BuildError> {
         self.events.sync()?;
+        let body = self.state.encode();
         let header = Header {
             last: self.last.map(EntryId::from),
             members: (&self.members).into(),
             state_hash: self.state.hash().0,
-            body_hash: [0; 32],
-            body_bytes: 0,
+            body_hash: *blake3::hash(&body).as_bytes(),
+            body_bytes: body.len() as u64,
         };
-        let pause = self.pause.as_ref();
-        let written = self
-            .snapshots
-            .write(header, pause, |body| self.state.encode_into(|frame| body.put(frame)));
-        Ok(written?)
+        Ok(self.snapshots.save(&header, &body)?)
     }
 }
 

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use openraft::AsyncRuntime;
 use openraft::async_runtime::OneshotSender;
@@ -21,7 +20,7 @@ use super::entry;
 use super::index::Index;
 use super::{OpenError, Options, Shared, held};
 use crate::disk::Disk;
-use crate::journal::{self, Journal, Objection, Position, Record, RecordRef, Repair, Scan, WriteError, describe};
+use crate::journal::{self, Journal, Position, Record, RecordRef, Repair, Scan, WriteError, describe};
 use crate::types::{Entry, LogId, Types, Vote};
 
 /// Something to write, in the order that openraft asked for it.
@@ -106,8 +105,8 @@ struct Replay {
 }
 
 impl Replay {
-    /// Takes in the next record; an objection says what is wrong with it.
-    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), Objection> {
+    /// Takes in the next record; a text says what contradicts the ones before.
+    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), String> {
         let index = &mut self.index;
         match record.kind {
             entry::VOTE => index.vote = Some(entry::to_vote(record)),
@@ -125,7 +124,7 @@ impl Replay {
                 if let Some(last) = index.last
                     && (id < last || (index.has_places() && id.index != last.index + 1))
                 {
-                    return Err(format!("entry {id} follows entry {last}").into());
+                    return Err(format!("entry {id} follows entry {last}"));
                 }
                 index.last = Some(id);
                 index.place(id.index, position);
@@ -133,7 +132,9 @@ impl Replay {
                 *highest = (*highest).max(id.index);
             }
             kind => {
-                return Err(Objection::Newer(format!("record kind {kind} of the raft log")));
+                return Err(format!(
+                    "record kind {kind} is unknown to this version; it needs an upgrade"
+                ));
             }
         }
         Ok(())
@@ -179,7 +180,6 @@ impl Writer {
             stats: SyncStats::default(),
             failed: None,
         };
-        writer.tell_size();
         Ok((writer, shared, recovered.repair))
     }
 
@@ -234,14 +234,7 @@ impl Writer {
         if self.failed.is_none() {
             self.remove_purged().unwrap_or_else(|error| self.fail(&error));
         }
-        self.tell_size();
         self.journal.spare_job()
-    }
-
-    fn tell_size(&self) {
-        self.shared
-            .disk_bytes
-            .store(self.journal.disk_bytes(), Ordering::Relaxed);
     }
 
     /// Writes down what was not worth a sync so far; called when no more jobs can come.

@@ -25,7 +25,6 @@ use holdfast_storage::machine::{Machine, State};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-use crate::api::seam::Footprint;
 use crate::api::seam::{
     Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, Standing,
 };
@@ -39,7 +38,6 @@ use crate::identity::authority::fingerprint;
 use crate::identity::folder::DataFolder;
 use crate::join::{JoinAnswer, JoinRequest};
 use crate::net::tls::{https_client, https_server};
-use crate::wire::cluster::Disk;
 
 /// Devices of the one node.
 pub(crate) const DEVICES: u8 = 8;
@@ -107,15 +105,6 @@ impl Linearize for World {
                 false => Ok(*self.applied.borrow()),
             }
         })
-    }
-}
-
-impl Footprint for World {
-    fn measure(&self) -> Disk {
-        Disk {
-            raft_log_bytes: 1 << 26,
-            ..Disk::default()
-        }
     }
 }
 
@@ -256,7 +245,6 @@ impl World {
             linearize: self.clone(),
             committed: self.clone(),
             standing: self.clone(),
-            footprint: self.clone(),
             logs: self.clone(),
             admit: self.clone(),
             metrics: Vec::new(),
