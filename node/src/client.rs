@@ -120,7 +120,9 @@ enum Try {
     /// The answer.
     Done(reqwest::Response),
     /// Nothing happened there; another node may do.
-    Next(Option<reqwest::Error>),
+    Next(reqwest::Error),
+    /// Nothing happened there, and the node says why; later or elsewhere it may.
+    Later(Box<Problem>),
     /// Something may have happened; only the same request may be sent again.
     Maybe(String),
     /// It was refused for good.
@@ -295,6 +297,7 @@ impl Client {
         let begun = self.clock.boot_ms();
         let mut source = None;
         let mut maybe = None;
+        let mut later = None;
         let mut limit = FIRST_TRY_TIMEOUT;
         loop {
             let addresses = self.addresses();
@@ -308,18 +311,21 @@ impl Client {
                         return Ok((address.clone(), response));
                     }
                     Try::Refused(problem) => return Err(ClientError::Refused { problem }),
-                    Try::Next(error) => source = error.or(source),
+                    Try::Next(error) => source = Some(error),
+                    Try::Later(problem) => later = Some(problem),
                     Try::Maybe(reason) => maybe = Some(reason),
                 }
             }
             if self.clock.boot_ms().saturating_sub(begun) >= self.patience.as_millis().try_into().unwrap_or(u64::MAX) {
-                return Err(match (maybe, call.request) {
-                    (Some(reason), Some(request)) => ClientError::Unknown { request, reason },
-                    (Some(reason), None) => ClientError::Garbled {
+                return Err(match (maybe, call.request, later) {
+                    (Some(reason), Some(request), _) => ClientError::Unknown { request, reason },
+                    (Some(reason), None, _) => ClientError::Garbled {
                         address: addresses.join(", "),
                         reason,
                     },
-                    (None, _) => ClientError::Unreachable { addresses, source },
+                    // A node that says why it cannot knows more than the ones that are silent.
+                    (None, _, Some(problem)) => ClientError::Refused { problem },
+                    (None, _, None) => ClientError::Unreachable { addresses, source },
                 });
             }
             // Nobody listens where the only known nodes were: an answer now is better than half a minute of silence.
@@ -351,7 +357,7 @@ impl Client {
         match request.send().await {
             Ok(response) if response.status().is_success() => Try::Done(response),
             Ok(response) => judge(response).await,
-            Err(error) if error.is_connect() || call.request.is_none() => Try::Next(Some(error.without_url())),
+            Err(error) if error.is_connect() || call.request.is_none() => Try::Next(error.without_url()),
             Err(error) => Try::Maybe(error.without_url().to_string()),
         }
     }
@@ -392,7 +398,7 @@ async fn judge(response: reqwest::Response) -> Try {
     };
     match problem.code.as_str() {
         code::OUTCOME_UNKNOWN | code::TIMED_OUT => Try::Maybe(problem.detail),
-        code::BUSY | code::NOT_FRESH | code::NOT_HERE => Try::Next(None),
+        code::BUSY | code::NOT_FRESH | code::NOT_HERE => Try::Later(Box::new(problem)),
         _ => Try::Refused(Box::new(problem)),
     }
 }

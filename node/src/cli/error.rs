@@ -99,6 +99,7 @@ impl CliError {
         match self {
             Self::Usage(_) => code::USAGE,
             Self::Client(ClientError::Refused { problem }) if matches!(problem.status, 401 | 403) => code::NO_RIGHTS,
+            Self::Client(ClientError::Refused { problem }) if problem.status == 503 => code::UNAVAILABLE,
             Self::Client(ClientError::Refused { .. }) | Self::Declined => code::REFUSED,
             Self::Client(ClientError::Unreachable { .. }) => code::UNAVAILABLE,
             Self::Client(ClientError::Unknown { .. }) => code::UNKNOWN,

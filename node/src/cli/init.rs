@@ -102,10 +102,12 @@ pub fn init(args: InitArgs, daemon: &dyn Daemon, console: &mut Console<'_>) -> R
 pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliError> {
     let path = console.credentials_path()?;
     let known = Credentials::read(&path).ok().flatten();
-    let known_bearer = known
-        .as_ref()
-        .filter(|known| known.cluster == serving.cluster)
-        .and_then(|known| known.bearer.clone());
+    let same = known.as_ref().filter(|known| known.cluster == serving.cluster);
+    let known_bearer = same.and_then(|known| known.bearer.clone());
+    // This node first, because it is near; the others stay known for when it is down.
+    let mut addresses = vec![serving.address.clone()];
+    let others = same.into_iter().flat_map(|known| &known.addresses);
+    addresses.extend(others.filter(|address| **address != serving.address).cloned());
     if let Some(other) = known.as_ref().filter(|known| known.cluster != serving.cluster) {
         let kept = path.with_file_name(format!("credentials-{}.toml", other.cluster));
         std::fs::rename(&path, &kept).map_err(CliError::Io)?;
@@ -116,7 +118,7 @@ pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliE
         ));
     }
     let credentials = Credentials {
-        addresses: vec![serving.address.clone()],
+        addresses,
         bearer: serving.operator.clone().or(known_bearer),
         authority: serving.authority.clone(),
         cluster: serving.cluster,

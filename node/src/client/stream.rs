@@ -139,6 +139,7 @@ impl Client {
     async fn open(&self, path: &str) -> Result<Lines, ClientError> {
         let mut source = None;
         let mut reason = None;
+        let mut later = None;
         for _ in 0..ROUNDS_MAX {
             for address in self.addresses() {
                 let mut request = self
@@ -161,7 +162,8 @@ impl Client {
                     Ok(response) => match judge(response).await {
                         Try::Refused(problem) => return Err(ClientError::Refused { problem }),
                         Try::Maybe(text) => reason = Some(text),
-                        Try::Next(error) => source = error.or(source),
+                        Try::Next(error) => source = Some(error),
+                        Try::Later(problem) => later = Some(problem),
                         Try::Done(_) => {}
                     },
                     Err(error) => source = Some(error.without_url()),
@@ -170,13 +172,14 @@ impl Client {
             tokio::time::sleep(PAUSE).await;
         }
         let addresses = self.addresses();
-        match reason {
-            Some(reason) => Err(ClientError::Garbled {
+        Err(match (reason, later) {
+            (Some(reason), _) => ClientError::Garbled {
                 address: addresses.join(", "),
                 reason,
-            }),
-            None => Err(ClientError::Unreachable { addresses, source }),
-        }
+            },
+            (None, Some(problem)) => ClientError::Refused { problem },
+            (None, None) => ClientError::Unreachable { addresses, source },
+        })
     }
 }
 
