@@ -36,7 +36,6 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::SetTenant { .. }
         | Command::SetTariff(_)
         | Command::GradeDevice { .. }
-        | Command::RaiseMachineLevel { .. }
         | Command::SetTime { .. }
         | Command::Annotate { .. } => Allowed::Operator,
         Command::CreateLease(create) => Allowed::TenantOf(&create.tenant),
@@ -60,6 +59,8 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::DeferPlacement { .. }
         | Command::EndLease { .. }
         | Command::RecordStateHash { .. }
+        // Only the leader can know that every replica has the rules; a person's word for it could stop all others.
+        | Command::RaiseMachineLevel { .. }
         | Command::ReportClockSuspect { .. } => Allowed::Voter,
     }
 }
