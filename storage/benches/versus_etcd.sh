@@ -88,7 +88,8 @@ run_etcd() {
   local side=$1 clients=$2 tries=0 before after all idle all2 idle2 out used share
   shift 2
   start_etcd "$@"
-  until "$load" "$endpoints" 1 1 > /dev/null 2>&1; do
+  # A member that is not ready yet may take a connection and say nothing.
+  until timeout 6 "$load" "$endpoints" 1 1 > /dev/null 2>&1; do
     tries=$((tries + 1)); [ $tries -lt 30 ] || die "etcd does not get ready; see: $(tail -n 3 "$scratch/m0.log")"
     sleep 0.5
   done
