@@ -18,6 +18,7 @@ use crate::wire::bill::Bill;
 use crate::wire::cluster::{Applied, ClusterView};
 use crate::wire::event::LeaseHistory;
 use crate::wire::lease::{LeaseAccepted, LeaseList, LeaseOrder, LeaseView, Quote};
+use crate::wire::problem::code;
 use crate::wire::token::{TokenList, TokenMade};
 use crate::wire::{AGE_MS, INDEX, REQUEST_ID, SERVED_BY};
 
@@ -403,9 +404,10 @@ async fn more_requests_than_the_limit_are_told_to_come_back() {
     let busy = world
         .client(Some(&world.operator))
         .with_patience(Duration::from_millis(1));
+    // It is told why, and not that nobody answers.
     assert!(matches!(
         busy.get::<Value>("/v1/cluster").await,
-        Err(ClientError::Unreachable { .. })
+        Err(ClientError::Refused { problem }) if problem.code == code::BUSY
     ));
 }
 
