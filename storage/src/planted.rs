@@ -1,6 +1,6 @@
 //! Faults that a build can be told to have, so that the checkers and the benches can show that they would be found.
 //!
-//! Only a build with the feature `planted` has them, and there only the one that [`plant`] names; in every other build
+//! Only a build with the feature `planted` has them, and there only the one that `plant` names; in every other build
 //! [`has`] is the constant `false` and the broken branch is not compiled in. The rule: a plant breaks one rule, at the
 //! one place where the product keeps it.
 
