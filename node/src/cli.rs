@@ -24,6 +24,7 @@ pub mod render;
 pub mod replay;
 pub mod resource;
 pub mod serve;
+pub mod shape;
 pub mod show;
 pub mod tenant;
 pub mod token;
@@ -111,7 +112,7 @@ pub enum Command {
     /// Lease devices and run a command on them: price, y/n, then attached to its output.
     Lease(lease::LeaseArgs),
     /// Say where a lease would go now, or what keeps it from anywhere. Leases nothing.
-    Plan(plan::PlanArgs),
+    Plan(shape::ShapeArgs),
     /// List leases.
     Leases(show::LeasesArgs),
     /// Show one lease.

@@ -47,4 +47,10 @@ impl Exit {
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Code(0))
     }
+
+    /// Reports whether a process must have run to end like this.
+    #[must_use]
+    pub fn needs_a_start(&self) -> bool {
+        matches!(self, Self::Code(_) | Self::Signal(_) | Self::OutOfMemory)
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use holdfast_proto::id::Name;
-use holdfast_proto::lease::{Isolation, LeaseKind, Plan, Spread};
+use holdfast_proto::lease::{Isolation, LeaseKind, Plan};
 use holdfast_proto::time::Span;
 use reqwest::Method;
 
@@ -12,11 +12,11 @@ use super::attach::attach;
 use super::console::Console;
 use super::error::{CliError, code};
 use super::interrupt::{Interrupts, interrupted};
-use super::resource::Devices;
+use super::shape::ShapeArgs;
 use super::show::money;
 use super::{amount, duration, render};
 use crate::client::Client;
-use crate::wire::lease::{CPU_MILLI_DEFAULT, LeaseAccepted, LeaseOrder, MEMORY_MIB_DEFAULT, PRIORITY_DEFAULT, Quote};
+use crate::wire::lease::{LeaseAccepted, LeaseOrder, Quote};
 
 /// What happens at each moment, for `--help`.
 const LEASE_HELP: &str = "\
@@ -37,32 +37,15 @@ did, 74 nobody reads the output, 75 not known whether it was leased, 129, 130 or
 #[derive(Debug, Args)]
 #[command(after_help = LEASE_HELP)]
 pub struct LeaseArgs {
-    /// Devices: 8xh100, '4x(a100|h100)' (best first) or 2xany.
-    pub devices: Devices,
+    /// What is wanted, and where.
+    #[command(flatten)]
+    pub shape: ShapeArgs,
     /// Length, counted from the first start, such as 2h.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub length: Span,
     /// Most that it may cost, in units of the currency.
     #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true, value_parser = amount::money)]
     pub cap: Option<u64>,
-    /// Only in this zone; may be repeated.
-    #[arg(long)]
-    pub zone: Vec<Name>,
-    /// CPU for each device, such as 4, 0.5 or 500m [default: 1].
-    #[arg(long, value_parser = amount::cpu)]
-    pub cpu: Option<u32>,
-    /// Memory for each device, such as 16GiB [default: 1GiB].
-    #[arg(long, value_parser = amount::memory)]
-    pub memory: Option<u32>,
-    /// All devices of one model.
-    #[arg(long)]
-    pub same_model: bool,
-    /// All devices on one node.
-    #[arg(long)]
-    pub single_node: bool,
-    /// Spread over zones instead of packing.
-    #[arg(long)]
-    pub spread: bool,
     /// Price class.
     #[arg(long, value_enum, default_value = "on-demand")]
     pub plan: PlanWord,
@@ -84,15 +67,9 @@ pub struct LeaseArgs {
     /// Time between SIGTERM and SIGKILL at a stop.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s")]
     pub grace: Span,
-    /// Place in the queue; higher first.
-    #[arg(long, default_value_t = PRIORITY_DEFAULT)]
-    pub priority: u8,
     /// Label for people.
     #[arg(long)]
     pub name: Option<Name>,
-    /// Who pays.
-    #[arg(long)]
-    pub tenant: Option<Name>,
     /// Do not ask about the price.
     #[arg(long, short)]
     pub yes: bool,
@@ -146,16 +123,8 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 
 impl LeaseArgs {
     fn order(self) -> LeaseOrder {
-        let mut order = LeaseOrder::new(self.devices.count, self.length.0, self.command);
-        order.tenant = self.tenant;
+        let mut order = self.shape.order(self.length.0, self.command);
         order.label = self.name;
-        order.models = self.devices.models;
-        order.same_model = self.same_model;
-        order.single_node = self.single_node;
-        order.zones = self.zone;
-        order.cpu_milli_per_device = self.cpu.unwrap_or(CPU_MILLI_DEFAULT);
-        order.memory_mib_per_device = self.memory.unwrap_or(MEMORY_MIB_DEFAULT);
-        order.spread = if self.spread { Spread::Zones } else { Spread::Pack };
         order.plan = match self.plan {
             PlanWord::OnDemand => Plan::OnDemand,
             PlanWord::Reserved => Plan::Reserved,
@@ -172,7 +141,6 @@ impl LeaseArgs {
             KindWord::Service => LeaseKind::Service,
         };
         order.cap_micros = self.cap;
-        order.priority = self.priority;
         order.grace_ms = self.grace.0;
         order.environment = self.env.into_iter().collect::<BTreeMap<_, _>>();
         order.folder = self.folder;

@@ -1,47 +1,13 @@
 //! `holdfast plan`: where a lease would go now, or what keeps it from anywhere. Nothing is leased.
 
-use clap::Args;
 use holdfast_proto::id::Name;
-use holdfast_proto::lease::Spread;
 
 use super::console::Console;
 use super::error::CliError;
-use super::resource::Devices;
-use super::{amount, render};
+use super::render;
+use super::shape::ShapeArgs;
 use crate::client::Client;
-use crate::wire::lease::{CPU_MILLI_DEFAULT, LeaseOrder, MEMORY_MIB_DEFAULT, PRIORITY_DEFAULT};
 use crate::wire::preview::Preview;
-
-/// What would be leased.
-#[derive(Debug, Args)]
-pub struct PlanArgs {
-    /// Devices: 8xh100, '4x(a100|h100)' (best first) or 2xany.
-    pub devices: Devices,
-    /// Only in this zone; may be repeated.
-    #[arg(long)]
-    pub zone: Vec<Name>,
-    /// CPU for each device, such as 4, 0.5 or 500m [default: 1].
-    #[arg(long, value_parser = amount::cpu)]
-    pub cpu: Option<u32>,
-    /// Memory for each device, such as 16GiB [default: 1GiB].
-    #[arg(long, value_parser = amount::memory)]
-    pub memory: Option<u32>,
-    /// All devices of one model.
-    #[arg(long)]
-    pub same_model: bool,
-    /// All devices on one node.
-    #[arg(long)]
-    pub single_node: bool,
-    /// Spread over zones instead of packing.
-    #[arg(long)]
-    pub spread: bool,
-    /// Place in the queue; higher first.
-    #[arg(long, default_value_t = PRIORITY_DEFAULT)]
-    pub priority: u8,
-    /// Who would pay.
-    #[arg(long)]
-    pub tenant: Option<Name>,
-}
 
 /// Length of the order that is planned: it is not asked for, and does not matter.
 const LENGTH_MS: u64 = 3_600_000;
@@ -50,17 +16,8 @@ const LENGTH_MS: u64 = 3_600_000;
 ///
 /// # Errors
 /// When the cluster cannot be asked, or says that it can never be placed.
-pub async fn plan(args: PlanArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let mut order = LeaseOrder::new(args.devices.count, LENGTH_MS, vec!["true".to_owned()]);
-    order.tenant = args.tenant;
-    order.models = args.devices.models;
-    order.same_model = args.same_model;
-    order.single_node = args.single_node;
-    order.zones = args.zone;
-    order.cpu_milli_per_device = args.cpu.unwrap_or(CPU_MILLI_DEFAULT);
-    order.memory_mib_per_device = args.memory.unwrap_or(MEMORY_MIB_DEFAULT);
-    order.spread = if args.spread { Spread::Zones } else { Spread::Pack };
-    order.priority = args.priority;
+pub async fn plan(args: ShapeArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let order = args.order(LENGTH_MS, vec!["true".to_owned()]);
     let preview: Preview = client.ask("/v1/previews", &order).await?.body;
     console.show(&preview, |console, preview| told(console, preview))
 }

@@ -498,7 +498,7 @@ fn shows_a_start(actual: &Actual) -> bool {
     match actual {
         Actual::Running { .. } => true,
         Actual::Ended(Exit::Code(code)) => !matches!(code, 126 | 127),
-        Actual::Ended(exit) => matches!(exit, Exit::Signal(_) | Exit::OutOfMemory),
+        Actual::Ended(exit) => exit.needs_a_start(),
         Actual::Silent => false,
     }
 }

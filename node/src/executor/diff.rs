@@ -163,7 +163,9 @@ impl Member<'_> {
             // The log hears of a start before it hears of its end, however short the work was: only what has started is
             // charged. Once its placement is not current any more, nothing is waited for.
             (Some(Actual::Ended(exit)), MemberRun::Accepted(_))
-                if self.duty.standing == Standing::Current && self.picture.ran.contains(&last) && by_itself(exit) =>
+                if self.duty.standing == Standing::Current
+                    && self.picture.ran.contains(&last)
+                    && exit.needs_a_start() =>
             {
                 steps.push(Step::ReportStarted(last));
             }
@@ -304,11 +306,6 @@ impl Member<'_> {
             }
         }
     }
-}
-
-/// Whether the work ended as a process that ran does.
-fn by_itself(exit: &Exit) -> bool {
-    matches!(exit, Exit::Code(_) | Exit::Signal(_) | Exit::OutOfMemory)
 }
 
 fn end(run: RunKey, actual: &Actual, steps: &mut Vec<Step>) {

@@ -202,7 +202,7 @@ fn exited(
         _ if member.released => return Ok(()),
         Run::Exited(_) if attempt <= placement.attempt => return Ok(()),
         Run::Accepted(_) | Run::Started(_) if attempt == placement.attempt => {}
-        Run::Idle | Run::Exited(_) if unaccepted && !exit_needs_a_start(exit) => {}
+        Run::Idle | Run::Exited(_) if unaccepted && !exit.needs_a_start() => {}
         _ => {
             let present = placement.attempt;
             return Err(Rejection::AttemptStale {
@@ -213,20 +213,6 @@ fn exited(
         }
     }
     let was_over = placement.over && !unaccepted;
-    if lease.status == LeaseStatus::Starting
-        && matches!(member.run, Run::Accepted(_))
-        && !was_over
-        && exit_needs_a_start(exit)
-    {
-        // It ended before its start was told, and its end proves the start.
-        draft.emit(Event::AllocationStarted {
-            lease: id,
-            epoch,
-            attempt,
-            node,
-        });
-        activate(draft, id);
-    }
     draft.emit(Event::AllocationExited {
         lease: id,
         epoch,
@@ -237,11 +223,6 @@ fn exited(
     quarantine(draft, node, exit);
     follow(draft, id, epoch, node, exit, was_over);
     Ok(())
-}
-
-/// Reports whether a process must have run to end like this.
-fn exit_needs_a_start(exit: &Exit) -> bool {
-    matches!(exit, Exit::Code(_) | Exit::Signal(_) | Exit::OutOfMemory)
 }
 
 /// Makes the text of a failed launch fit for screens. It is not refused: then the end would never be known.
@@ -304,7 +285,7 @@ fn follow(draft: &mut Draft, id: LeaseId, epoch: Epoch, node: NodeId, exit: &Exi
         .iter()
         .filter(|peer| peer.allocation.node != node)
         .all(|peer| peer.lost.is_none() && hears(draft, peer.allocation.node));
-    if exit_needs_a_start(exit) && peers_heard {
+    if exit.needs_a_start() && peers_heard {
         return end(draft, id, EndReason::Failed);
     }
     if !end_attempt(draft, id) {
