@@ -51,9 +51,6 @@ impl LaneService {
     }
 
     async fn serve(self, mut channel: Channel) {
-        let Ok(_place) = self.api.streams.clone().try_acquire_owned() else {
-            return turn_away(&mut channel, &busy()).await;
-        };
         let bearer = match tokio::time::timeout(HELLO_WAIT, greeted(&mut *channel.source)).await {
             Ok(Some(Ok(bearer))) => bearer,
             Ok(Some(Err(failure))) => return turn_away(&mut channel, &failure).await,
@@ -62,6 +59,10 @@ impl LaneService {
         match identify(&self.api, &bearer).await {
             Err(failure) => turn_away(&mut channel, &failure).await,
             Ok(_) => {
+                // Who has shown no valid token takes no place from those who have.
+                let Ok(_place) = self.api.streams.clone().try_acquire_owned() else {
+                    return turn_away(&mut channel, &busy()).await;
+                };
                 if channel.sink.send(self.welcome()).await.is_ok() {
                     self.converse(bearer, channel).await;
                 }
