@@ -47,6 +47,7 @@ use tokio::sync::Semaphore;
 
 use crate::consensus::{Linearize, Propose};
 use crate::env::{Clock, Entropy};
+use event::ring::Ring;
 use metrics::Requests;
 use seam::{Admit, Committed, Logs, MetricSource, Standing};
 
@@ -69,8 +70,10 @@ pub struct Limits {
     pub bookmark_every: Duration,
     /// Time that a subscriber may leave its queue full.
     pub slow_after: Duration,
-    /// Event batches that wait for one subscriber.
+    /// Event batches that wait for one subscriber; each has some tens of kilobytes.
     pub queue_batches: usize,
+    /// Pause after a write to a subscriber, so that events that come closely are written together.
+    pub gather: Duration,
 }
 
 impl Default for Limits {
@@ -84,7 +87,8 @@ impl Default for Limits {
             propose_timeout: Duration::from_secs(10),
             bookmark_every: Duration::from_secs(5),
             slow_after: Duration::from_secs(30),
-            queue_batches: 64,
+            queue_batches: 2,
+            gather: Duration::from_millis(40),
         }
     }
 }
@@ -125,6 +129,7 @@ pub struct Api {
     parts: Arc<Parts>,
     in_flight: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    ring: Arc<Ring>,
     requests: Arc<Requests>,
 }
 
@@ -134,6 +139,7 @@ impl Api {
         Self {
             in_flight: Arc::new(Semaphore::new(parts.limits.in_flight_max)),
             streams: Arc::new(Semaphore::new(parts.limits.streams_max)),
+            ring: Arc::default(),
             requests: Arc::default(),
             parts: Arc::new(parts),
         }

@@ -4,6 +4,7 @@
 //! keys other programs rely on. The rule: wall-clock figures are printed with the CPU time behind them, because on a
 //! shared machine only the latter keeps.
 
+mod events;
 mod failover;
 mod lease;
 mod log;
@@ -34,8 +35,12 @@ enum Bench {
     Failover(failover::FailoverFlags),
     /// Decisions of the scheduler's packer on one thread, on a full pool in which leases come and go.
     Scheduler(scheduler::SchedulerFlags),
+    /// Delivery of events to many subscribers of one node, and what it costs the node.
+    Events(events::EventsFlags),
     #[command(hide = true)]
     LogClient(log::ClientFlags),
+    #[command(hide = true)]
+    EventClient(events::ClientFlags),
 }
 
 /// Why a bench has no number.
@@ -73,7 +78,9 @@ pub async fn run(flags: BenchFlags, json: bool) -> u8 {
             Bench::Lease(flags) => lease::measure(&program, flags, json).await,
             Bench::Failover(flags) => failover::measure(&program, flags, json).await,
             Bench::Scheduler(flags) => scheduler::measure(flags, json),
+            Bench::Events(flags) => events::measure(&program, flags, json).await,
             Bench::LogClient(flags) => log::load(flags).await,
+            Bench::EventClient(flags) => events::subscribe(flags).await,
         }
     };
     match interruptible(work).await {

@@ -283,12 +283,17 @@ impl LocalCluster {
         command
     }
 
+    /// The file with the operator's credentials.
+    pub(crate) fn credentials(&self) -> PathBuf {
+        self.config().join("credentials.toml")
+    }
+
     fn config(&self) -> PathBuf {
         self.path().join("config")
     }
 
     /// The addresses of the nodes that run, with commas.
-    fn addresses(&self) -> Option<String> {
+    pub(crate) fn addresses(&self) -> Option<String> {
         let running = self.nodes.iter().filter(|node| node.child.is_some());
         let addresses: Vec<&str> = running.map(|node| node.address.as_str()).collect();
         (!addresses.is_empty()).then(|| addresses.join(","))
@@ -299,12 +304,7 @@ impl LocalCluster {
     /// # Errors
     /// What is wrong with the credentials, as text.
     pub fn client(&self) -> Result<Client, String> {
-        client_at(
-            &self.config().join("credentials.toml"),
-            self.addresses(),
-            OsClock,
-            OsEntropy,
-        )
+        client_at(&self.credentials(), self.addresses(), OsClock, OsEntropy)
     }
 
     /// Cuts a node's network, in a lab.

@@ -59,6 +59,12 @@ pub enum EventsError {
         /// The last position that is gone: reading after it works.
         gone: Cursor,
     },
+    /// This replica was behind, and a snapshot took it over the events after the cursor; other nodes may have them.
+    #[error("a snapshot stepped over the events up to {gone} here; another node may have them, or go on after {gone}")]
+    Reset {
+        /// The last position that was stepped over: reading after it works.
+        gone: Cursor,
+    },
     /// The journal could not be read.
     #[error("read the event log")]
     Read(#[source] ReadError),
@@ -86,6 +92,8 @@ struct Core {
     /// The newest events; everything after `recent_after` is here.
     recent: VecDeque<Arc<EventRecord>>,
     recent_after: Cursor,
+    /// Where the last snapshot that stepped over events since the start ended.
+    reset_to: Cursor,
     last: Cursor,
     last_stamp: u64,
     /// The last position before each segment.
@@ -130,6 +138,7 @@ impl EventLog {
             options,
             recent: VecDeque::new(),
             recent_after: replay.last,
+            reset_to: Cursor::default(),
             last: replay.last,
             last_stamp: replay.last_stamp,
             bases: replay.bases,
@@ -200,6 +209,7 @@ impl EventLog {
         core.journal.sync()?;
         core.recent.clear();
         core.recent_after = last;
+        core.reset_to = last;
         let active = core.active();
         core.remove_before(active)
     }
@@ -231,6 +241,12 @@ impl EventLog {
         held(&self.core).floor()
     }
 
+    /// Returns the next `limit` events after a cursor if all that follow it are in memory.
+    pub fn recent(&self, after: Cursor, limit: usize) -> Option<Vec<Arc<EventRecord>>> {
+        let core = held(&self.core);
+        (after >= core.recent_after).then(|| core.recent_after(after, limit).cloned().collect())
+    }
+
     /// Returns the next `limit` events after a cursor; fewer only where the log ends.
     pub fn after(&self, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, EventsError> {
         let mut events = Vec::new();
@@ -239,13 +255,9 @@ impl EventLog {
             let left = limit - events.len();
             let route = {
                 let core = held(&self.core);
-                let gone = core.floor();
-                if after < gone {
-                    return Err(EventsError::Compacted { gone });
-                }
+                core.check_kept(after)?;
                 if left == 0 || after >= core.recent_after {
-                    let start = core.recent.partition_point(|event| event.cursor <= after);
-                    events.extend(core.recent.range(start..).take(left).cloned());
+                    events.extend(core.recent_after(after, left).cloned());
                     return Ok(events);
                 }
                 core.route(after)
@@ -397,6 +409,20 @@ impl Core {
 
     fn floor(&self) -> Cursor {
         self.bases.first_key_value().map(|(_, base)| *base).unwrap_or_default()
+    }
+
+    fn check_kept(&self, after: Cursor) -> Result<(), EventsError> {
+        let gone = self.floor();
+        match after < gone {
+            true if gone == self.reset_to => Err(EventsError::Reset { gone }),
+            true => Err(EventsError::Compacted { gone }),
+            false => Ok(()),
+        }
+    }
+
+    fn recent_after(&self, after: Cursor, limit: usize) -> impl Iterator<Item = &Arc<EventRecord>> {
+        let start = self.recent.partition_point(|event| event.cursor <= after);
+        self.recent.range(start..).take(limit)
     }
 
     fn stage(&mut self, record: &Record) -> Result<(), WriteError> {

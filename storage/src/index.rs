@@ -172,7 +172,7 @@ impl Index {
             store = self.rebuild(&mut rebuilt)?;
         }
         let events = match self.events.after(store.position.at, BATCH_EVENTS) {
-            Err(EventsError::Compacted { gone }) => {
+            Err(EventsError::Compacted { gone } | EventsError::Reset { gone }) => {
                 store.position.at = gone;
                 store.position.missing_upto = Some(gone);
                 self.events.after(gone, BATCH_EVENTS)?

@@ -37,8 +37,13 @@ pub trait CommittedSource: Send + Sync + 'static {
     /// Returns the next `limit` events after a cursor; fewer only where the log ends.
     ///
     /// # Errors
-    /// [`EventsError::Compacted`] when some of them are gone from this replica.
+    /// [`EventsError::Compacted`] or [`EventsError::Reset`] when some of them are gone from this replica.
     fn events(&self, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, EventsError>;
+
+    /// Returns the next `limit` events after a cursor if all that follow it are in memory: what needs no disk.
+    fn recent_events(&self, _after: Cursor, _limit: usize) -> Option<Vec<Arc<EventRecord>>> {
+        None
+    }
 
     /// Returns the last position whose events are gone from this replica.
     fn events_floor(&self) -> Cursor;
@@ -94,6 +99,10 @@ impl CommittedSource for Published {
 
     fn events(&self, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, EventsError> {
         self.events.after(after, limit)
+    }
+
+    fn recent_events(&self, after: Cursor, limit: usize) -> Option<Vec<Arc<EventRecord>>> {
+        self.events.recent(after, limit)
     }
 
     fn events_floor(&self) -> Cursor {

@@ -164,16 +164,17 @@ fn retention_by_time_goes_by_the_stamps_and_keeps_the_newest_segment() {
 }
 
 #[test]
-fn a_reset_steps_over_a_gap_and_says_compacted_below_it() {
+fn a_reset_steps_over_a_gap_and_says_so_until_the_restart_and_compacted_after_it() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     append(&log, 1..=20);
     log.reset(Cursor { index: 500, sub: 1 }, Timestamp(9000)).unwrap();
     append(&log, 501..=520);
     log.sync().unwrap();
+    let gone = Cursor { index: 500, sub: 1 };
+    assert!(matches!(log.after(Cursor { index: 20, sub: 0 }, 1), Err(EventsError::Reset { gone: g }) if g == gone));
     disk.crash();
     let (log, _) = open(&disk);
-    let gone = Cursor { index: 500, sub: 1 };
     assert!(matches!(log.after(Cursor { index: 20, sub: 0 }, 1), Err(EventsError::Compacted { gone: g }) if g == gone));
     assert_eq!(read_all(&log, gone, 10), expected(501..=520));
 }

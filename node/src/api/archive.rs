@@ -2,6 +2,8 @@
 //!
 //! The one rule: what was a lease's to see while it was in the state is its to see here, and to nobody else.
 
+use std::sync::Arc;
+
 use holdfast_proto::event::{Event, EventRecord, LeaseRequested};
 use holdfast_proto::id::{Cursor, LeaseId, TenantId};
 use holdfast_proto::lease::LeaseStatus;
@@ -24,7 +26,7 @@ const EVENTS_MAX: usize = 10_000;
 pub struct Archived {
     ended: EndedLease,
     requested: LeaseRequested,
-    records: Vec<EventRecord>,
+    records: Vec<Arc<EventRecord>>,
 }
 
 /// Looks a lease up that the state does not have; `None` when there never was one, or when it is not the caller's to see.

@@ -3,6 +3,8 @@
 //! Owns the layer in front of every endpoint that needs a token, and the scope that reads are cut down to. The one rule: a text is only
 //! told more than "not valid" when the secret that it shows is right, and no text repeats any part of a secret.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -188,4 +190,16 @@ pub fn judge(state: &Machine, bearer: &Bearer, now: Timestamp) -> Result<Caller,
         tenant: access.token.tenant.clone(),
         project: access.token.project.clone(),
     })
+}
+
+/// How long a bearer's token still holds; `None` when it was revoked, has expired, or allows something else by now.
+pub fn holds_for(state: &Machine, caller: &Caller, now: Timestamp) -> Option<Duration> {
+    let access = state.access_tokens.get(&caller.token)?;
+    if access.revoked || access.token.role != caller.role || access.token.tenant != caller.tenant {
+        return None;
+    }
+    match access.token.expires {
+        None => Some(Duration::MAX),
+        Some(expires) => (expires > now).then(|| Duration::from_millis(expires.0 - now.0)),
+    }
 }

@@ -5,11 +5,12 @@
 //! tenant; what cannot be tied to the caller's tenant is not shown.
 
 pub mod filter;
+pub mod ring;
 pub mod stream;
 
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::Cursor;
@@ -20,9 +21,10 @@ use serde::Deserialize;
 use super::Api;
 use super::auth::Caller;
 use super::problem::Failure;
-use super::read::stale;
+use super::read::{fresh, stale};
 use crate::wire::event::{CloudEvent, EventPage};
-use filter::Filter;
+use crate::wire::problem::code;
+use filter::{Filter, Wishes};
 use stream::Form;
 
 /// Most events of one page.
@@ -30,22 +32,27 @@ const PAGE_MAX: usize = 1_000;
 /// Most events looked at for one page, so that a filter that lets nothing through still ends.
 const PAGE_SCAN_MAX: usize = 20_000;
 
-/// Which events, in which form.
+/// Where to begin, and in which form.
 #[derive(Debug, Default, Deserialize)]
 pub struct EventQuery {
     after: Option<String>,
+    from: Option<String>,
+    cluster: Option<String>,
     limit: Option<usize>,
-    topic: Option<String>,
-    lease: Option<String>,
-    tenant: Option<String>,
-    node: Option<String>,
 }
 
 /// Reads events strictly after a position: as a stream, or with `limit` as a page.
+///
+/// A stream ends with one of these notes and the position to go on from: `compacted` (events were dropped by retention), `reset` (a
+/// snapshot took this node over events; another node may have them), `too-slow` (the subscriber left its queue full), `token-ended`
+/// (the token was revoked or has expired). A `bookmark` note says that everything up to its position was looked at.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(("after" = Option<String>, Query, description = "Strictly after this position, such as `12.0`; `0` begins at the first. A stream without it begins now"),
+        ("from" = Option<String>, Query, description = "`now`, `start` (the first that is kept), or a position, which is the same as `after`"),
+        ("cluster" = Option<String>, Query, description = "The cluster that the position is of; another cluster refuses it"),
         ("limit" = Option<u32>, Query, description = "Answer with one page of at most this many"),
         ("topic" = Option<String>, Query, description = "Only these topics, with commas"),
+        ("type" = Option<String>, Query, description = "Only these types, with commas, such as `lease-ended`"),
         ("lease" = Option<String>, Query, description = "Only about this lease"),
         ("tenant" = Option<String>, Query, description = "Only about this tenant"),
         ("node" = Option<String>, Query, description = "Only about this node"),
@@ -56,19 +63,19 @@ pub async fn events(
     State(api): State<Api>,
     caller: Caller,
     Query(query): Query<EventQuery>,
+    Query(wishes): Query<Wishes>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let filter = Filter::new(
-        caller,
-        query.topic.as_deref(),
-        query.lease.as_deref(),
-        query.tenant.as_deref(),
-        query.node.as_deref(),
-    )?;
+    let filter = Filter::new(caller, &wishes)?;
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let after: Option<Cursor> = resumed.or(query.after.as_deref()).map(str::parse).transpose()?;
+    let beginning = Beginning::new(resumed, &query)?;
+    check_cluster(&api, query.cluster.as_deref())?;
+    if let Beginning::After(after) = beginning {
+        check_past(&api, after).await?;
+    }
+    let after = beginning.resolve(&api, query.limit.is_some());
     if let Some(limit) = query.limit {
-        return page(&api, filter, after.unwrap_or_default(), limit).await;
+        return page(&api, filter, after, limit).await;
     }
     let accept = headers
         .get(ACCEPT)
@@ -79,8 +86,76 @@ pub async fn events(
     } else {
         Form::ServerSent
     };
-    let after = after.unwrap_or_else(|| api.parts().committed.state().cluster.cursor);
     stream::open(&api, filter, form, after)
+}
+
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beginning {
+    /// It does not say: a page begins at the first event, a stream now.
+    Unsaid,
+    /// At the first event that is kept.
+    Start,
+    /// Behind the newest event.
+    Now,
+    /// Strictly after a position.
+    After(Cursor),
+}
+
+impl Beginning {
+    /// What a broken stream says goes before what its address says.
+    fn new(resumed: Option<&str>, query: &EventQuery) -> Result<Self, Failure> {
+        if query.after.is_some() && query.from.is_some() {
+            return Err(Failure::bad_request("say `after` or `from`, not both"));
+        }
+        let said = resumed.or(query.after.as_deref());
+        match (said, query.from.as_deref()) {
+            (Some(text), _) => Ok(Self::After(text.parse()?)),
+            (None, None) => Ok(Self::Unsaid),
+            (None, Some("start")) => Ok(Self::Start),
+            (None, Some("now")) => Ok(Self::Now),
+            (None, Some(text)) => Ok(Self::After(text.parse()?)),
+        }
+    }
+
+    fn resolve(self, api: &Api, page: bool) -> Cursor {
+        let committed = &api.parts().committed;
+        match self {
+            Self::After(after) => after,
+            Self::Start => committed.floor(),
+            Self::Unsaid if page => Cursor::default(),
+            Self::Unsaid | Self::Now => committed.state().cluster.cursor,
+        }
+    }
+}
+
+/// Refuses a position of another cluster: the same numbers name other events there.
+fn check_cluster(api: &Api, cluster: Option<&str>) -> Result<(), Failure> {
+    let here = api.parts().committed.state().cluster.id.map(|id| id.to_string());
+    match (cluster, here) {
+        (Some(said), Some(here)) if said != here => {
+            let detail = format!("the position is of cluster {said}, and this is {here}; begin with ?from=start");
+            Err(Failure::new(StatusCode::CONFLICT, code::OTHER_CLUSTER, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a position that was never given out. A replica that is behind asks how far the log is; when nobody can tell, the stream
+/// waits for the position instead, which misses nothing.
+async fn check_past(api: &Api, after: Cursor) -> Result<(), Failure> {
+    let ahead = |state: &Machine| after.index > state.applied.index;
+    if !ahead(&api.parts().committed.state()) {
+        return Ok(());
+    }
+    match fresh(api).await {
+        Ok(reading) if ahead(&reading.state) => {
+            let newest = reading.state.cluster.cursor;
+            let detail = format!("position {after} was not given out yet; the newest is {newest}");
+            Err(Failure::new(StatusCode::BAD_REQUEST, code::CURSOR_FROM_FUTURE, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn page(api: &Api, mut filter: Filter, after: Cursor, limit: usize) -> Result<Response, Failure> {

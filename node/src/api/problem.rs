@@ -104,8 +104,12 @@ impl From<ParseIdError> for Failure {
 impl From<HistoryError> for Failure {
     fn from(error: HistoryError) -> Self {
         match error {
-            HistoryError::Compacted { through } => {
-                let mut failure = Self::new(StatusCode::GONE, code::COMPACTED, error.to_string());
+            HistoryError::Compacted { through } | HistoryError::Reset { through } => {
+                let code = match error {
+                    HistoryError::Reset { .. } => code::RESET,
+                    _ => code::COMPACTED,
+                };
+                let mut failure = Self::new(StatusCode::GONE, code, error.to_string());
                 failure.0.index = Some(through.index);
                 failure
             }

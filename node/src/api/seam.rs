@@ -25,7 +25,10 @@ pub trait Committed: Send + Sync + 'static {
     fn advanced(&self, index: u64) -> BoxFuture<'_, ()>;
 
     /// Events strictly after a position, in log order, at most `limit`. An empty answer says that there are none yet.
-    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>>;
+    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>>;
+
+    /// The last position whose events are gone from here.
+    fn floor(&self) -> Cursor;
 
     /// Waits until there may be an event after the position.
     fn grown(&self, after: Cursor) -> BoxFuture<'_, ()>;
@@ -36,7 +39,7 @@ pub trait Committed: Send + Sync + 'static {
         lease: LeaseId,
         after: Cursor,
         limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+    ) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>> {
         Box::pin(async move {
             let born = Cursor {
                 index: lease.index.saturating_sub(1),
@@ -83,6 +86,12 @@ pub enum HistoryError {
     #[error("events up to {through} are no longer kept; read on after it")]
     Compacted {
         /// The last position that is gone: the first one left is strictly after it.
+        through: Cursor,
+    },
+    /// A snapshot took this replica over them.
+    #[error("this node was behind and stepped over the events up to {through}; ask another node, or read on after it")]
+    Reset {
+        /// The last position that was stepped over.
         through: Cursor,
     },
     /// The event log could not be read.

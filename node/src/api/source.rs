@@ -79,9 +79,16 @@ impl Committed for Indexed {
         })
     }
 
-    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>> {
+        if let Some(recent) = self.source.recent_events(after, limit) {
+            return Box::pin(std::future::ready(Ok(recent)));
+        }
         let source = self.source.clone();
         off_worker(move || read(source.as_ref(), after, limit))
+    }
+
+    fn floor(&self) -> Cursor {
+        self.source.events_floor()
     }
 
     fn grown(&self, after: Cursor) -> BoxFuture<'_, ()> {
@@ -100,7 +107,7 @@ impl Committed for Indexed {
         lease: LeaseId,
         after: Cursor,
         limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+    ) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>> {
         let (source, index) = (self.source.clone(), self.index.clone());
         off_worker(move || {
             let born = Cursor {
@@ -157,10 +164,11 @@ fn off_worker<T: Send + 'static>(
     })
 }
 
-fn read(source: &dyn CommittedSource, after: Cursor, limit: usize) -> Result<Vec<EventRecord>, HistoryError> {
+fn read(source: &dyn CommittedSource, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, HistoryError> {
     match source.events(after, limit) {
-        Ok(events) => Ok(events.iter().map(|event| EventRecord::clone(event)).collect()),
+        Ok(events) => Ok(events),
         Err(EventsError::Compacted { gone }) => Err(HistoryError::Compacted { through: gone }),
+        Err(EventsError::Reset { gone }) => Err(HistoryError::Reset { through: gone }),
         Err(error) => Err(HistoryError::Failed {
             reason: crate::cli::error::chain(&error),
         }),

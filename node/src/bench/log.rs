@@ -200,9 +200,26 @@ async fn write_until(writer: &Writer, measuring: &AtomicBool, over: &AtomicBool)
     (latencies, writes, failures)
 }
 
+/// A client with the credentials that the environment names.
+pub(super) fn addressed() -> Result<Client, String> {
+    let env = |name: &str| std::env::var(name).ok();
+    let path = Credentials::path(&env).map_err(|error| error.to_string())?;
+    crate::local::client_at(&path, env("HOLDFAST_ADDRESS"), OsClock, OsEntropy)
+}
+
+/// A client lane with the credentials in a file, to other addresses than it names.
+pub(super) fn lane_at(path: &Path, address: Option<String>) -> Result<Lane, String> {
+    let overrides = Overrides {
+        address,
+        ..Overrides::default()
+    };
+    let credentials = Credentials::find(path, &overrides).map_err(|error| error.to_string())?;
+    Lane::open(&credentials, Arc::new(OsClock), Arc::new(OsEntropy)).map_err(|error| error.to_string())
+}
+
 /// Writes notes, one way or the other.
 #[derive(Clone)]
-enum Writer {
+pub(super) enum Writer {
     Lane(Lane),
     Http(Arc<Client>),
 }
@@ -210,24 +227,16 @@ enum Writer {
 impl Writer {
     /// With the credentials that the environment names.
     fn connect(http: bool) -> Result<Self, String> {
+        if http {
+            return addressed().map(|client| Self::Http(Arc::new(client)));
+        }
         let env = |name: &str| std::env::var(name).ok();
         let path = Credentials::path(&env).map_err(|error| error.to_string())?;
-        let address = env("HOLDFAST_ADDRESS");
-        if http {
-            return crate::local::client_at(&path, address, OsClock, OsEntropy)
-                .map(|client| Self::Http(Arc::new(client)));
-        }
-        let overrides = Overrides {
-            address,
-            ..Overrides::default()
-        };
-        let credentials = Credentials::find(&path, &overrides).map_err(|error| error.to_string())?;
-        let lane = Lane::open(&credentials, Arc::new(OsClock), Arc::new(OsEntropy));
-        lane.map(Self::Lane).map_err(|error| error.to_string())
+        lane_at(&path, env("HOLDFAST_ADDRESS")).map(Self::Lane)
     }
 
     /// Writes one note; says whether it is known to have taken effect.
-    async fn write(&self) -> bool {
+    pub(super) async fn write(&self) -> bool {
         let subject = "bench".parse().expect("a fixed, valid name");
         let text = "x".repeat(NOTE_BYTES);
         match self {

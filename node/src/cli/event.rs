@@ -26,9 +26,12 @@ pub struct EventsArgs {
     /// Go on as they happen.
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin strictly after this position; without it -f begins now, and a list at the first.
+    /// Begin strictly after this position; without it -f begins now, and a list at the first that is kept.
     #[arg(long, value_name = "POSITION")]
     pub after: Option<Cursor>,
+    /// Only these types, with commas, such as lease-ended.
+    #[arg(long = "type", value_name = "TYPES")]
+    pub kind: Option<String>,
     /// Only these topics, with commas: lease, placement, node, telemetry, billing, security, cluster.
     #[arg(long, value_name = "TOPICS", value_delimiter = ',', value_parser = topic)]
     pub topic: Vec<Topic>,
@@ -67,6 +70,7 @@ impl EventsArgs {
         };
         let topics: Vec<&str> = self.topic.iter().map(|topic| topic.name()).collect();
         add("topic", (!topics.is_empty()).then(|| topics.join(",")));
+        add("type", self.kind.clone());
         add("lease", self.lease.map(|lease| lease.to_string()));
         add("tenant", self.tenant.as_ref().map(ToString::to_string));
         let node = self.node.as_deref().map(|name| labels.find(name)).transpose()?;
@@ -105,11 +109,13 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
 }
 
 async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let mut after = args.after.unwrap_or_default();
+    let mut position = args
+        .after
+        .map_or("from=start".to_owned(), |after| format!("after={after}"));
     let query = args.query(labels)?;
     loop {
         let page: EventPage = client
-            .get(&format!("/v1/events?limit={PAGE}&after={after}&{query}"))
+            .get(&format!("/v1/events?limit={PAGE}&{position}&{query}"))
             .await?
             .body;
         for event in &page.events {
@@ -118,7 +124,7 @@ async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut
         if page.end {
             return Ok(());
         }
-        after = page.next;
+        position = format!("after={}", page.next);
     }
 }
 

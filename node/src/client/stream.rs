@@ -40,7 +40,7 @@ pub enum Item {
 }
 
 /// Why nothing more comes over a connection.
-enum Broken {
+pub(crate) enum Broken {
     /// It broke, or carried what no line can be.
     Cut,
     /// The node hangs.
@@ -48,7 +48,7 @@ enum Broken {
 }
 
 /// Lines of NDJSON from one connection.
-struct Lines {
+pub(crate) struct Lines {
     /// The node that serves.
     address: String,
     bytes: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
@@ -67,7 +67,7 @@ impl Lines {
     }
 
     /// The next line; `Ok(None)` when the other side has closed in order.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, Broken> {
         loop {
             if let Some(line) = self.ready.pop_front() {
                 return Ok(Some(line));
@@ -102,6 +102,8 @@ pub struct Events<'a> {
     query: String,
     after: Option<Cursor>,
     lines: Option<Lines>,
+    /// Nodes in a row that stepped over what comes next.
+    resets: usize,
 }
 
 #[derive(Deserialize)]
@@ -119,6 +121,7 @@ impl Client {
             query: query.to_owned(),
             after,
             lines: None,
+            resets: 0,
         }
     }
 
@@ -136,7 +139,7 @@ impl Client {
     }
 
     /// Opens a path as a stream of NDJSON at the first node that serves it.
-    async fn open(&self, path: &str) -> Result<Lines, ClientError> {
+    pub(crate) async fn open(&self, path: &str) -> Result<Lines, ClientError> {
         let mut source = None;
         let mut reason = None;
         let mut later = None;
@@ -215,23 +218,37 @@ impl Events<'_> {
         }
     }
 
+    fn noted(&mut self, note: &Note) -> Option<Item> {
+        if note.note == "reset" {
+            // Another node may have what this one stepped over.
+            let lines = self.lines.take()?;
+            if self.resets < self.client.addresses().len() {
+                self.resets += 1;
+                self.client.doubt(&lines.address);
+                return None;
+            }
+        }
+        self.after = Some(note.next);
+        match note.note.as_str() {
+            "bookmark" => Some(Item::Bookmark(note.next)),
+            "compacted" | "reset" => {
+                self.lines = None;
+                Some(Item::Compacted(note.next))
+            }
+            _ => None,
+        }
+    }
+
     fn read(&mut self, line: &[u8]) -> Result<Option<Item>, ClientError> {
         if let Ok(note) = serde_json::from_slice::<Note>(line) {
-            self.after = Some(note.next);
-            return Ok(match note.note.as_str() {
-                "bookmark" => Some(Item::Bookmark(note.next)),
-                "compacted" => {
-                    self.lines = None;
-                    Some(Item::Compacted(note.next))
-                }
-                _ => None,
-            });
+            return Ok(self.noted(&note));
         }
         let event: CloudEvent = serde_json::from_slice(line).map_err(|error| ClientError::Garbled {
             address: self.client.addresses().join(", "),
             reason: error.to_string(),
         })?;
         self.after = Some(event.id);
+        self.resets = 0;
         Ok(Some(Item::Event(Box::new(event))))
     }
 }

@@ -56,6 +56,12 @@ pub mod code {
     pub const TIMED_OUT: &str = "timed-out";
     /// The events asked for are gone; the answer says where to go on.
     pub const COMPACTED: &str = "compacted";
+    /// A snapshot took this node over the events asked for; another may have them, and the answer says where to go on here.
+    pub const RESET: &str = "reset";
+    /// The position asked for lies behind everything that was ever committed.
+    pub const CURSOR_FROM_FUTURE: &str = "cursor-from-future";
+    /// The position asked for is another cluster's.
+    pub const OTHER_CLUSTER: &str = "other-cluster";
     /// A token was made by an earlier copy of this request, and its secret was lost with that answer.
     pub const SECRET_LOST: &str = "secret-lost";
     /// The work's output is not to be had: its node is gone, or it was never started.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use holdfast_proto::event::{Event, EventRecord, Topic};
 use holdfast_proto::id::{LeaseId, NodeId, TenantId};
 use holdfast_storage::machine::state::State as Machine;
+use serde::Deserialize;
 
 use crate::api::auth::Caller;
 use crate::api::problem::Failure;
@@ -14,11 +15,29 @@ use crate::api::problem::Failure;
 /// Leases remembered as the caller's after the state has forgotten them; the oldest go first.
 const OWN_LEASES_MAX: usize = 65_536;
 
+/// What a subscriber asks for; all of it has to be met.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Wishes {
+    /// Topics, with commas.
+    pub topic: Option<String>,
+    /// Types, with commas.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// A lease.
+    pub lease: Option<String>,
+    /// A tenant.
+    pub tenant: Option<String>,
+    /// A node.
+    pub node: Option<String>,
+}
+
 /// The rights and wishes of one subscriber.
 #[derive(Debug, Clone)]
 pub struct Filter {
     caller: Caller,
     topics: BTreeSet<Topic>,
+    /// Tags of the types that are wanted; all when empty.
+    types: BTreeSet<u16>,
     lease: Option<LeaseId>,
     tenant: Option<TenantId>,
     node: Option<NodeId>,
@@ -28,23 +47,13 @@ pub struct Filter {
 
 impl Filter {
     /// Reads the wishes from the query's texts.
-    pub fn new(
-        caller: Caller,
-        topics: Option<&str>,
-        lease: Option<&str>,
-        tenant: Option<&str>,
-        node: Option<&str>,
-    ) -> Result<Self, Failure> {
-        let topics = topics
-            .into_iter()
-            .flat_map(|texts| texts.split(','))
-            .filter(|text| !text.is_empty());
-        let topics = topics.map(topic).collect::<Result<_, _>>()?;
+    pub fn new(caller: Caller, wishes: &Wishes) -> Result<Self, Failure> {
         let filter = Self {
-            topics,
-            lease: lease.map(str::parse).transpose()?,
-            tenant: tenant.map(str::parse).transpose()?,
-            node: node.map(str::parse).transpose()?,
+            topics: words(&wishes.topic).map(topic).collect::<Result<_, _>>()?,
+            types: words(&wishes.kind).map(kind).collect::<Result<_, _>>()?,
+            lease: wishes.lease.as_deref().map(str::parse).transpose()?,
+            tenant: wishes.tenant.as_deref().map(str::parse).transpose()?,
+            node: wishes.node.as_deref().map(str::parse).transpose()?,
             passed: BTreeSet::new(),
             caller,
         };
@@ -54,6 +63,11 @@ impl Filter {
             return Err(Failure::not_allowed(format!("this token does not see tenant {tenant}")));
         }
         Ok(filter)
+    }
+
+    /// Whose rights it keeps to.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Whether the subscriber is shown this event.
@@ -78,6 +92,7 @@ impl Filter {
     fn wants(&self, state: &Machine, record: &EventRecord) -> bool {
         let event = &record.event;
         (self.topics.is_empty() || self.topics.contains(&event.topic()))
+            && (self.types.is_empty() || self.types.contains(&event.tag()))
             && self.lease.is_none_or(|lease| event.lease() == Some(lease))
             && self.node.is_none_or(|node| mentions(event, node))
             && self.tenant.as_ref().is_none_or(|tenant| match event {
@@ -108,6 +123,25 @@ impl Filter {
             }
         }
     }
+}
+
+fn words(text: &Option<String>) -> impl Iterator<Item = &str> {
+    text.iter()
+        .flat_map(|text| text.split(','))
+        .filter(|word| !word.is_empty())
+}
+
+/// The tag of a type, by its name or as CloudEvents' `type` has it.
+fn kind(text: &str) -> Result<u16, Failure> {
+    let name = text.strip_prefix("holdfast.").unwrap_or(text);
+    let found = Event::TABLE.iter().find(|(_, known, _)| *known == name);
+    found.map(|(tag, ..)| *tag).ok_or_else(|| {
+        let names: Vec<&str> = Event::TABLE.iter().map(|(_, name, _)| *name).collect();
+        Failure::bad_request(format!(
+            "there is no event type `{text}`; types are {}",
+            names.join(", ")
+        ))
+    })
 }
 
 fn topic(text: &str) -> Result<Topic, Failure> {

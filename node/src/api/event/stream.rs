@@ -1,10 +1,12 @@
 //! A stream of events to one subscriber.
 //!
-//! A task reads the event log at the subscriber's pace and fills a bounded queue; the answer's body drains it. The event log is the
-//! buffer, so a subscriber that is behind costs a queue and no more. The one rule: a stream ends with `compacted` or `too-slow` and the
-//! position to go on from, or because a side closed it; it never skips.
+//! A task reads the ring, or the event log behind it, at the subscriber's pace and fills a short queue; the answer's body drains it. The
+//! log is the buffer, so a subscriber that is behind costs a queue and no more. The first event after a silence goes out at once; what
+//! follows closely is sent together. The one rule: a stream ends with `compacted`, `reset`, `too-slow` or `token-ended` and the position
+//! to go on from, or because a side closed it; it never skips.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,15 +14,17 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::Cursor;
+use holdfast_proto::time::Timestamp;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Filter, present};
+use super::Filter;
+use super::ring::Line;
 use crate::api::Api;
+use crate::api::auth::holds_for;
 use crate::api::problem::Failure;
 use crate::api::read::stale;
 use crate::api::seam::HistoryError;
@@ -29,7 +33,7 @@ use crate::wire::event::StreamNote;
 use crate::wire::problem::code;
 
 /// Events read and written at once: one write of 16 events costs a tenth of 16 writes.
-const BATCH_EVENTS: usize = 64;
+const BATCH_EVENTS: usize = 128;
 
 /// How a stream is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +92,10 @@ enum Stop {
     TooSlow,
     /// Events were dropped from the log before they were read.
     Compacted(Cursor),
+    /// A snapshot took this replica over events before they were read.
+    Reset(Cursor),
+    /// The token that opened the stream was revoked, or has expired.
+    TokenEnded,
     /// The log cannot be read.
     Broken,
 }
@@ -95,6 +103,20 @@ enum Stop {
 /// How long nothing was sent.
 fn quiet(clock: &dyn Clock, told_ms: u64) -> Duration {
     Duration::from_millis(clock.boot_ms().saturating_sub(told_ms))
+}
+
+impl Form {
+    /// Appends one event.
+    fn put(self, line: &Line, text: &mut Vec<u8>) {
+        if self == Self::ServerSent {
+            text.extend_from_slice(format!("id: {}\ndata: ", line.record.cursor).as_bytes());
+        }
+        text.extend_from_slice(&line.json);
+        text.extend_from_slice(match self {
+            Self::ServerSent => b"\n\n",
+            Self::Lines => b"\n",
+        });
+    }
 }
 
 impl Feed {
@@ -110,7 +132,9 @@ impl Feed {
         match stop {
             Stop::Closed | Stop::Broken => {}
             Stop::TooSlow => drop(last_word.send(self.note("too-slow", self.after))),
+            Stop::TokenEnded => drop(last_word.send(self.note("token-ended", self.after))),
             Stop::Compacted(through) => drop(last_word.send(self.note("compacted", through))),
+            Stop::Reset(through) => drop(last_word.send(self.note("reset", through))),
         }
     }
 
@@ -120,15 +144,19 @@ impl Feed {
         let bookmark_every = self.api.limits().bookmark_every;
         let mut told_ms = clock.boot_ms();
         loop {
-            let committed = self.api.parts().committed.clone();
-            let records = match committed.events(self.after, BATCH_EVENTS).await {
-                Ok(records) => records,
-                Err(HistoryError::Compacted { through }) => return Stop::Compacted(through),
-                Err(HistoryError::Failed { .. }) => return Stop::Broken,
+            let Some(token_left) = self.token_left(&*clock) else {
+                return Stop::TokenEnded;
             };
-            let sent = match records.last().map(|record| record.cursor) {
-                Some(last) => self.pass_on(&records, last).await,
-                None => self.idle(bookmark_every.saturating_sub(quiet(&*clock, told_ms))).await,
+            let lines = match self.next_lines().await {
+                Ok(lines) => lines,
+                Err(stop) => return stop,
+            };
+            let sent = match lines.last().map(|line| line.record.cursor) {
+                Some(last) => self.pass_on(&lines, last).await,
+                None => {
+                    let left = bookmark_every.saturating_sub(quiet(&*clock, told_ms));
+                    self.idle(left.min(token_left)).await
+                }
             };
             match sent {
                 Ok(true) => told_ms = clock.boot_ms(),
@@ -144,17 +172,31 @@ impl Feed {
         }
     }
 
-    /// Sends what passes the filter; tells whether that was anything.
-    async fn pass_on(&mut self, records: &[EventRecord], last: Cursor) -> Result<bool, Stop> {
+    /// How long the token that opened the stream still holds; `None` when it does not.
+    fn token_left(&self, clock: &dyn Clock) -> Option<Duration> {
         let state = self.api.parts().committed.state();
-        let mut text = String::new();
-        for record in records {
-            if self.filter.passes(&state, record) {
-                let json = serde_json::to_string(&present(&state, record)).unwrap_or_default();
-                match self.form {
-                    Form::ServerSent => text.push_str(&format!("id: {}\ndata: {json}\n\n", record.cursor)),
-                    Form::Lines => text.push_str(&format!("{json}\n")),
-                }
+        holds_for(&state, self.filter.caller(), Timestamp(clock.wall_ms()))
+    }
+
+    async fn next_lines(&self) -> Result<Vec<Arc<Line>>, Stop> {
+        let read = self
+            .api
+            .ring
+            .read(&*self.api.parts().committed, self.after, BATCH_EVENTS);
+        read.await.map_err(|error| match error {
+            HistoryError::Compacted { through } => Stop::Compacted(through),
+            HistoryError::Reset { through } => Stop::Reset(through),
+            HistoryError::Failed { .. } => Stop::Broken,
+        })
+    }
+
+    /// Sends what passes the filter; tells whether that was anything.
+    async fn pass_on(&mut self, lines: &[Arc<Line>], last: Cursor) -> Result<bool, Stop> {
+        let state = self.api.parts().committed.state();
+        let mut text = Vec::new();
+        for line in lines {
+            if self.filter.passes(&state, &line.record) {
+                self.form.put(line, &mut text);
             }
         }
         let any = !text.is_empty();
@@ -162,6 +204,9 @@ impl Feed {
             self.send(text.into()).await?;
         }
         self.after = last;
+        if any && lines.len() < BATCH_EVENTS {
+            sleep(self.api.limits().gather).await;
+        }
         Ok(any)
     }
 

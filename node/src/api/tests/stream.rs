@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use holdfast_proto::command::Command;
 use holdfast_proto::id::Cursor;
+use holdfast_proto::tenant::Role;
 use reqwest::Method;
 
 use super::world::{World, name, shown};
@@ -187,6 +188,95 @@ async fn a_subscriber_that_does_not_read_is_told_and_loses_nothing() {
         given.last(),
         "the stream says to go on behind the last event that it gave"
     );
+}
+
+#[tokio::test]
+async fn a_position_that_cannot_be_meant_is_refused_and_the_refusal_says_what_to_do() {
+    let world = World::start().await;
+    note(&world, "one");
+    let client = world.client(Some(&world.operator));
+    let cases = [
+        ("after=4000.0", "cursor-from-future", "the newest is"),
+        (
+            "after=1.0&cluster=00000000-0000-0000-0000-000000000001",
+            "other-cluster",
+            "from=start",
+        ),
+        ("after=x", "bad-request", "12.0"),
+        ("after=1.0&from=now", "bad-request", "not both"),
+        ("type=lease-begun", "bad-request", "lease-requested"),
+        ("topic=leases", "bad-request", "lease, placement"),
+    ];
+    for (query, code, says) in cases {
+        let error = client
+            .get::<EventPage>(&format!("/v1/events?limit=5&{query}"))
+            .await
+            .unwrap_err();
+        let problem = error.problem().unwrap();
+        assert!(
+            problem.code == code && problem.detail.contains(says),
+            "{query}: {problem:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_some_types_begins_at_the_first_event_that_is_kept() {
+    let world = World::start().await;
+    for at in 0..4 {
+        note(&world, &format!("note {at}"));
+    }
+    world.compact(Cursor { index: 5, sub: 0 });
+    let client = world.client(Some(&world.operator));
+    let path = "/v1/events?limit=9&from=start&type=annotated,holdfast.token-revoked";
+    let page: EventPage = client.get(path).await.unwrap().body;
+    let texts: Vec<String> = page.events.iter().map(|event| format!("{:?}", event.data)).collect();
+    assert!(
+        texts.len() == 2 && texts[0].contains("note 2") && texts[1].contains("note 3"),
+        "{texts:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_ends_as_soon_as_its_token_is_revoked() {
+    let world = World::start().await;
+    let reader = world.token(Role::Subscriber, None, None);
+    let open = world
+        .http()
+        .get(world.url("/v1/events?from=now"))
+        .header("authorization", shown(&reader));
+    let response = open.send().await.unwrap();
+    note(&world, "seen");
+    world.operate(Command::RevokeToken { token: reader.id });
+    note(&world, "secret");
+    let whole = read_until(response, "nothing that is written").await;
+    assert!(
+        whole.contains("event: token-ended") && !whole.contains("secret"),
+        "{whole}"
+    );
+}
+
+#[tokio::test]
+async fn events_that_every_node_stepped_over_are_told_as_gone_once() {
+    let world = World::start().await;
+    for at in 0..5 {
+        note(&world, &format!("note {at}"));
+    }
+    let through = Cursor { index: 5, sub: 0 };
+    world.step_over(through);
+    let client = world.client(Some(&world.operator));
+    let error = client.get::<EventPage>("/v1/events?limit=5&after=0").await.unwrap_err();
+    assert_eq!(error.problem().unwrap().code, "reset");
+    let mut stream = client.events("", Some(Cursor::default()));
+    let mut told = Vec::new();
+    loop {
+        match stream.next().await.unwrap() {
+            Item::Compacted(next) => told.push(next),
+            Item::Event(event) => break assert!(event.id > through),
+            Item::Bookmark(_) => {}
+        }
+    }
+    assert_eq!(told, [through]);
 }
 
 #[tokio::test]

@@ -47,8 +47,10 @@ type Written = (Vec<u8>, bool);
 /// A cluster of one node, behind its interface.
 pub(crate) struct World {
     machine: Mutex<Machine>,
-    records: Mutex<Vec<EventRecord>>,
+    records: Mutex<Vec<Arc<EventRecord>>>,
     compacted: Mutex<Option<Cursor>>,
+    /// It was a snapshot that dropped them, not retention.
+    stepped_over: AtomicBool,
     applied: watch::Sender<u64>,
     /// Nobody leads: writes end unknown, fresh reads fail.
     pub(crate) leaderless: AtomicBool,
@@ -131,12 +133,15 @@ impl Committed for World {
         })
     }
 
-    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<EventRecord>, HistoryError>> {
+    fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>> {
         Box::pin(async move {
             if let Some(through) = *self.compacted.lock().unwrap()
                 && after < through
             {
-                return Err(HistoryError::Compacted { through });
+                return Err(match self.stepped_over.load(Ordering::SeqCst) {
+                    true => HistoryError::Reset { through },
+                    false => HistoryError::Compacted { through },
+                });
             }
             let records = self.records.lock().unwrap();
             Ok(records
@@ -148,8 +153,17 @@ impl Committed for World {
         })
     }
 
+    fn floor(&self) -> Cursor {
+        self.compacted.lock().unwrap().unwrap_or_default()
+    }
+
     fn grown(&self, after: Cursor) -> BoxFuture<'_, ()> {
-        self.advanced(after.index)
+        Box::pin(async move {
+            let mut applied = self.applied.subscribe();
+            while self.state_cursor() <= after {
+                let _ = applied.changed().await;
+            }
+        })
     }
 }
 
@@ -208,6 +222,7 @@ impl World {
             machine: Mutex::default(),
             records: Mutex::default(),
             compacted: Mutex::default(),
+            stepped_over: AtomicBool::new(false),
             applied: watch::Sender::new(0),
             leaderless: AtomicBool::new(false),
             mute: AtomicBool::new(false),
@@ -261,7 +276,10 @@ impl World {
         let mut machine = self.machine.lock().unwrap();
         let index = machine.state().applied.index + 1;
         let applied = machine.apply(index, &envelope);
-        self.records.lock().unwrap().extend(applied.records);
+        self.records
+            .lock()
+            .unwrap()
+            .extend(applied.records.into_iter().map(Arc::new));
         drop(machine);
         self.applied.send_replace(index);
         match applied.outcome {
@@ -453,6 +471,12 @@ impl World {
     pub(crate) fn compact(&self, through: Cursor) {
         *self.compacted.lock().unwrap() = Some(through);
         self.records.lock().unwrap().retain(|record| record.cursor > through);
+    }
+
+    /// Drops events up to a position as a snapshot would.
+    pub(crate) fn step_over(&self, through: Cursor) {
+        self.stepped_over.store(true, Ordering::SeqCst);
+        self.compact(through);
     }
 
     /// Position of the last event.
