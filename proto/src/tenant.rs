@@ -24,8 +24,23 @@ use crate::time::Timestamp;
     serde::Deserialize,
 )]
 pub struct Quota {
-    /// Most devices in all live leases together.
+    /// Most devices in all live leases together; the greatest number stands for any number, and is `null` in JSON.
+    #[serde(with = "unbounded")]
     pub devices_max: u32,
+}
+
+/// The JSON form of a bound that may be absent: nobody should have to know the greatest number of 32 bits.
+mod unbounded {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this form")]
+    pub(super) fn serialize<S: Serializer>(bound: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        Some(*bound).filter(|bound| *bound != u32::MAX).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u32, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(u32::MAX))
+    }
 }
 
 /// What the bearer of a token may do.
