@@ -66,6 +66,8 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Time for a command to be applied before its outcome is called unknown.
     pub propose_timeout: Duration,
+    /// Time for a read to be confirmed before it is refused: as long as an election may take, and no person waits longer.
+    pub read_timeout: Duration,
     /// Time without an event after which a stream says where it is.
     pub bookmark_every: Duration,
     /// Time that a subscriber may leave its queue full.
@@ -85,6 +87,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             propose_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(3),
             bookmark_every: Duration::from_secs(5),
             slow_after: Duration::from_secs(30),
             queue_batches: 2,

@@ -23,11 +23,11 @@ mod work;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use clap::Parser as _;
 use holdfast_storage::machine::state::State;
 
 use crate::bench::{self, BenchFlags};
 use crate::cli::daemon::{Daemon, DaemonError, Ready};
+use crate::cli::error::CliError;
 use crate::config::Config;
 use crate::demo::{self, DemoFlags};
 use crate::join::JoinToken;
@@ -55,14 +55,14 @@ impl Daemon for RealDaemon {
         node::run(config, resuming, ready)
     }
 
-    fn demo(&self, arguments: &[OsString], json: bool) -> u8 {
-        let flags = Sub::<DemoFlags>::parse_from(named("holdfast demo", arguments));
-        with_runtime(demo::run(flags.flags, json || flags.json))
+    fn demo(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {
+        let flags: Sub<DemoFlags> = flags("holdfast demo", arguments)?;
+        Ok(with_runtime(demo::run(flags.flags, json || flags.json)))
     }
 
-    fn bench(&self, arguments: &[OsString], json: bool) -> u8 {
-        let flags = Sub::<BenchFlags>::parse_from(named("holdfast bench", arguments));
-        with_runtime(bench::run(flags.flags, json || flags.json))
+    fn bench(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {
+        let flags: Sub<BenchFlags> = flags("holdfast bench", arguments)?;
+        Ok(with_runtime(bench::run(flags.flags, json || flags.json)))
     }
 }
 
@@ -75,8 +75,14 @@ struct Sub<T: clap::Args> {
     json: bool,
 }
 
-fn named<'a>(name: &str, arguments: &'a [OsString]) -> impl Iterator<Item = OsString> + 'a {
-    std::iter::once(OsString::from(name)).chain(arguments.iter().cloned())
+/// Reads the flags of a program that comes along. What is no flag of its ends as any wrong command line does; its help
+/// was asked for, and is printed.
+fn flags<T: clap::Parser>(name: &str, arguments: &[OsString]) -> Result<T, CliError> {
+    let named = std::iter::once(OsString::from(name)).chain(arguments.iter().cloned());
+    T::try_parse_from(named).map_err(|error| match error.use_stderr() {
+        true => CliError::Usage(error.to_string().trim_end().to_owned()),
+        false => CliError::Help(error.to_string()),
+    })
 }
 
 fn with_runtime(work: impl Future<Output = u8>) -> u8 {

@@ -28,6 +28,7 @@ pub mod shape;
 pub mod show;
 pub mod tenant;
 pub mod token;
+pub mod which;
 pub mod why;
 
 #[cfg(test)]
@@ -78,6 +79,9 @@ pub struct Cli {
     /// Nodes to talk to (host:port, with commas) instead of those in the credentials.
     #[arg(long, global = true, value_name = "HOST:PORT", help_heading = GLOBAL)]
     pub address: Option<String>,
+    /// Read what one node knows, also without a leader; the answer may be out of date.
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub stale: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -182,8 +186,10 @@ pub fn run(arguments: Vec<OsString>, daemon: &dyn Daemon, console: &mut Console<
     };
     console.json = cli.json;
     console.address = cli.address;
+    console.stale = cli.stale;
     match perform(cli.command, daemon, console) {
         Ok(code) => code,
+        Err(CliError::Help(text)) => console.print(&text).map_or(code::IO, |()| code::DONE),
         Err(error) => console.fail(&error),
     }
 }
@@ -195,8 +201,8 @@ fn perform(command: Command, daemon: &dyn Daemon, console: &mut Console<'_>) -> 
         Command::Join(args) => done(join::join(args, daemon, console)),
         Command::Serve(args) => done(serve::serve(args, daemon, console)),
         Command::Replay(args) => done(replay::replay(args, console)),
-        Command::Demo(args) => Ok(daemon.demo(&args.arguments, console.json)),
-        Command::Bench(args) => Ok(daemon.bench(&args.arguments, console.json)),
+        Command::Demo(args) => daemon.demo(&args.arguments, console.json),
+        Command::Bench(args) => daemon.bench(&args.arguments, console.json),
         Command::Chaos(args) => Err(daemon::become_chaos(&args.arguments, console.json)),
         Command::Completions { shell } => {
             let mut text = Vec::new();

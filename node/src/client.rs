@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod lane;
 pub mod stream;
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ const FIRST_TRY_TIMEOUT: Duration = Duration::from_secs(4);
 const TRY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time over all tries of one request: longer than an election, shorter than a person's patience.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time over all tries of a read, once a node has said that nobody confirms its answer: an election is over by then.
+const READ_PATIENCE: Duration = Duration::from_secs(6);
+/// Time for a node to show that it is there.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Wait before the nodes are tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -105,6 +110,7 @@ pub struct Client {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     patience: Duration,
+    stale: bool,
 }
 
 /// One request, before it is sent.
@@ -164,6 +170,7 @@ impl Client {
             clock,
             entropy,
             patience: PATIENCE,
+            stale: false,
         })
     }
 
@@ -172,6 +179,31 @@ impl Client {
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
+    }
+
+    /// Takes what the node that answers knows, confirmed by a leader or not.
+    #[must_use]
+    pub fn with_stale(mut self, stale: bool) -> Self {
+        self.stale = stale;
+        self
+    }
+
+    /// Whether a node is there: it answers anything at all, soon.
+    pub async fn answers(&self, address: &str) -> bool {
+        let asked = self
+            .http
+            .get(format!("https://{address}/healthz"))
+            .timeout(PROBE_TIMEOUT);
+        asked.send().await.is_ok()
+    }
+
+    /// A path to read, with what was said about how fresh the answer must be.
+    fn read_path<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        if !self.stale || path.contains("consistency=") {
+            return Cow::Borrowed(path);
+        }
+        let joint = if path.contains('?') { '&' } else { '?' };
+        Cow::Owned(format!("{path}{joint}consistency=stale"))
     }
 
     /// The nodes that are tried, with those that answers have named since.
@@ -194,7 +226,7 @@ impl Client {
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
         self.call(Call {
             method: Method::GET,
-            path,
+            path: &self.read_path(path),
             body: None,
             request: None,
         })
@@ -316,7 +348,11 @@ impl Client {
                     Try::Maybe(reason) => maybe = Some(reason),
                 }
             }
-            if self.clock.boot_ms().saturating_sub(begun) >= self.patience.as_millis().try_into().unwrap_or(u64::MAX) {
+            let patience = match (call.request, &later) {
+                (None, Some(problem)) if problem.code == code::NOT_FRESH => self.patience.min(READ_PATIENCE),
+                _ => self.patience,
+            };
+            if self.clock.boot_ms().saturating_sub(begun) >= patience.as_millis().try_into().unwrap_or(u64::MAX) {
                 return Err(match (maybe, call.request, later) {
                     (Some(reason), Some(request), _) => ClientError::Unknown { request, reason },
                     (Some(reason), None, _) => ClientError::Garbled {

@@ -181,7 +181,8 @@ impl Default for EventConfig {
 impl Default for LogConfig {
     fn default() -> Self {
         Self {
-            filter: "info,openraft=warn".to_owned(),
+            // At `warn` a node that is down would be told of several times a second.
+            filter: "info,openraft=error".to_owned(),
             json: false,
         }
     }

@@ -11,18 +11,20 @@ use holdfast_proto::placement::{Allocation, Exit};
 /// Gives a node's label; `None` when it is not known any more.
 pub type NodeLabel<'a> = &'a dyn Fn(NodeId) -> Option<String>;
 
-/// The sentence of an event.
-pub fn sentence(event: &Event, label: NodeLabel<'_>) -> String {
+/// The sentence of an event. `currency` is that of the lease's prices; empty where it is not known.
+pub fn sentence(event: &Event, label: NodeLabel<'_>, currency: &str) -> String {
     let named = |node: NodeId| label(node).unwrap_or_else(|| node.to_string());
-    lease_sentence(event, &named)
-        .or_else(|| placement_sentence(event, &named))
+    let price = |amount: u64| format!("{} {currency}", micros(amount)).trim_end().to_owned();
+    lease_sentence(event, &named, &price)
+        .or_else(|| placement_sentence(event, &named, &price))
         .or_else(|| node_sentence(event, &named))
         .unwrap_or_else(|| cluster_sentence(event, &named))
 }
 
 type Named<'a> = &'a dyn Fn(NodeId) -> String;
+type Priced<'a> = &'a dyn Fn(u64) -> String;
 
-fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
+fn lease_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Option<String> {
     Some(match event {
         Event::LeaseRequested(requested) => {
             let request = &requested.request;
@@ -39,22 +41,22 @@ fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
             )
         }
         Event::PlacementDeferred { reason, .. } => format!("it waits: {reason}"),
-        Event::LeaseActivated { attempt, .. } if attempt.0 > 1 => "all members run again; the meter runs".to_owned(),
-        Event::LeaseActivated { .. } => "all members run; the meter runs".to_owned(),
+        Event::LeaseActivated { attempt, .. } if attempt.0 > 1 => "it runs again, and is charged for it".to_owned(),
+        Event::LeaseActivated { .. } => "it runs, and is charged for it".to_owned(),
         Event::LeaseFrozen { node, .. } => {
             format!(
-                "{} cannot be heard; the work counts as frozen and the meter stands",
+                "{} cannot be heard; the work counts as frozen, and nothing is charged",
                 named(*node)
             )
         }
         Event::LeaseThawed { node, .. } => {
-            format!("{} is heard again; the work goes on and the meter runs", named(*node))
+            format!("{} is heard again; the work goes on, and is charged", named(*node))
         }
         Event::LeaseMigrating { reason, .. } => format!("it waits for another place: {reason}"),
-        Event::LeaseEnding { reason, .. } => format!("it must end: {}", end_sentence(*reason)),
+        Event::LeaseEnding { reason, .. } => ending(*reason).to_owned(),
         Event::LeaseEnded { reason, exit_code, .. } => match exit_code {
-            Some(code) => format!("it has ended ({}), exit code {code}", end_sentence(*reason)),
-            None => format!("it has ended ({})", end_sentence(*reason)),
+            Some(code) => format!("it has ended: {}, exit code {code}", end_sentence(*reason)),
+            None => format!("it has ended: {}", end_sentence(*reason)),
         },
         Event::LeaseRenewed { duration, .. } => {
             format!("more time was granted: it is {duration} long from its first start")
@@ -63,8 +65,8 @@ fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
             let charged = holdfast_proto::time::Span(line.until.since(line.from).0.saturating_sub(line.unpaid.0));
             format!(
                 "{} charged for {charged} at {} an hour",
-                micros(line.amount_micros),
-                micros(line.micros_per_hour)
+                price(line.amount_micros),
+                price(line.micros_per_hour)
             )
         }
         Event::CheckpointCommitted { checkpoint, .. } => {
@@ -79,7 +81,7 @@ fn lease_sentence(event: &Event, named: Named<'_>) -> Option<String> {
     })
 }
 
-fn placement_sentence(event: &Event, named: Named<'_>) -> Option<String> {
+fn placement_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Option<String> {
     Some(match event {
         Event::PlacementCommitted {
             epoch,
@@ -93,26 +95,26 @@ fn placement_sentence(event: &Event, named: Named<'_>) -> Option<String> {
                 .as_ref()
                 .map_or(String::new(), |saved| format!(", to resume from step {}", saved.step));
             format!(
-                "it was given {} (epoch {epoch}, token {token}, {} an hour){resumed}",
+                "it was given {} at {} an hour (epoch {epoch}, token {token}){resumed}",
                 list(
                     &allocations
                         .iter()
                         .map(|member| place(member, named))
                         .collect::<Vec<_>>()
                 ),
-                micros(*micros_per_hour)
+                price(*micros_per_hour)
             )
         }
-        Event::AllocationPrepared { node, .. } => format!("{} is prepared to start it", named(*node)),
-        Event::StartAccepted { attempt, .. } => format!("every member is prepared: start {attempt} may begin"),
-        Event::AllocationStarted { node, attempt, .. } => format!("it runs on {} (start {attempt})", named(*node)),
+        Event::AllocationPrepared { node, .. } => format!("{} is ready to start it", named(*node)),
+        Event::StartAccepted { attempt, .. } => format!("every node of it is ready: attempt {attempt} starts"),
+        Event::AllocationStarted { node, attempt, .. } => format!("it runs on {} (attempt {attempt})", named(*node)),
         Event::AllocationExited { node, exit, .. } => format!("on {} it {}", named(*node), ended_how(exit)),
         Event::AttemptEnded { attempt, .. } => {
-            format!("start {attempt} is over; it waits for the next start in its place")
+            format!("attempt {attempt} is over; the next one starts in the same place")
         }
         Event::AllocationEnded { node, epoch, .. } => {
             format!(
-                "nothing of epoch {epoch} is left on {}; its devices are free",
+                "nothing of it (epoch {epoch}) is left on {}; its devices are free",
                 named(*node)
             )
         }
@@ -175,7 +177,7 @@ fn cluster_sentence(event: &Event, named: Named<'_>) -> String {
         Event::AccessTokenCreated(token) => format!("access token {} was made", token.token),
         Event::TokenRevoked { token } => format!("token {token} was revoked"),
         Event::TenantSet { tenant, quota } => {
-            format!("tenant {tenant} may hold {}", allowance(quota.devices_max))
+            format!("tenant {tenant} may hold {}", allowance(Some(quota.devices_max)))
         }
         Event::TariffSet(tariff) => format!("prices of version {} are in force", tariff.version),
         Event::StateHashRecorded { at, .. } => format!("the state up to {at} was hashed"),
@@ -198,6 +200,20 @@ pub fn ended_how(exit: &Exit) -> String {
         Exit::NotStarted => "never started".to_owned(),
         Exit::Stopped => "was stopped".to_owned(),
         Exit::Vanished => "is gone: the machine restarted or its processes vanished".to_owned(),
+    }
+}
+
+/// What comes of the reason for which a lease has to end.
+fn ending(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Completed => "the work is done",
+        EndReason::Failed => "the work has failed",
+        EndReason::Released => "it was given back: what still runs is stopped",
+        EndReason::Expired => {
+            "its time is up: what still runs is stopped (`holdfast renew` gives more time while it runs)"
+        }
+        EndReason::Preempted => "a lease with a better right takes its devices: what still runs is stopped",
+        EndReason::Capped => "its cost has reached the cap: what still runs is stopped",
     }
 }
 
@@ -241,11 +257,11 @@ fn devices(count: usize) -> String {
 }
 
 /// How many devices a quota allows, in words.
-pub fn allowance(devices_max: u32) -> String {
+pub fn allowance(devices_max: Option<u32>) -> String {
     match devices_max {
-        u32::MAX => "any number of devices".to_owned(),
-        0 => "no devices".to_owned(),
-        count => devices(count as usize),
+        None | Some(u32::MAX) => "any number of devices".to_owned(),
+        Some(0) => "no devices".to_owned(),
+        Some(count) => devices(count as usize),
     }
 }
 
@@ -265,7 +281,7 @@ mod tests {
     use super::*;
 
     fn told(event: Event) -> String {
-        sentence(&event, &|node| (node == NodeId(1)).then(|| "n1".to_owned()))
+        sentence(&event, &|node| (node == NodeId(1)).then(|| "n1".to_owned()), "USD")
     }
 
     #[test]
@@ -276,8 +292,8 @@ mod tests {
             attempt: Attempt(1),
             node,
         };
-        assert_eq!(told(started(NodeId(1))), "it runs on n1 (start 1)");
-        assert_eq!(told(started(NodeId(2))), "it runs on n-0000000000000002 (start 1)");
+        assert_eq!(told(started(NodeId(1))), "it runs on n1 (attempt 1)");
+        assert_eq!(told(started(NodeId(2))), "it runs on n-0000000000000002 (attempt 1)");
     }
 
     #[test]
@@ -287,8 +303,8 @@ mod tests {
             reason: EndReason::Failed,
             exit_code,
         };
-        assert_eq!(told(ended(Some(3))), "it has ended (failed), exit code 3");
-        assert_eq!(told(ended(None)), "it has ended (failed)");
+        assert_eq!(told(ended(Some(3))), "it has ended: failed, exit code 3");
+        assert_eq!(told(ended(None)), "it has ended: failed");
     }
 
     #[test]

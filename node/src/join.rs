@@ -14,6 +14,7 @@ use std::str::FromStr;
 use holdfast_proto::command::Command;
 use holdfast_proto::id::{Digest, Name, NodeId, TokenId, ZoneId};
 use holdfast_proto::node::{NodeAddress, NodeRole, NodeSpec};
+use holdfast_proto::time::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
@@ -278,7 +279,8 @@ pub enum JoinAnswerError {
     Certificate(#[from] CertificateError),
     /// The certificate is not valid by this machine's clock.
     #[error(
-        "the new certificate is valid from {not_before_s} to {not_after_s} (seconds of UTC), but the clock of this machine shows {now_s}: set the clock, then join again"
+        "the new certificate is valid from {} to {}, but the clock of this machine shows {}: set the clock, then join again",
+        date(*not_before_s), date(*not_after_s), date(*now_s)
     )]
     ClockSkew {
         /// Valid from.
@@ -344,6 +346,11 @@ impl JoinAnswer {
         }
         Ok((certificate, authority))
     }
+}
+
+/// A time in seconds of UTC as people read it.
+fn date(seconds: i64) -> Timestamp {
+    Timestamp(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000))
 }
 
 #[cfg(test)]
@@ -490,7 +497,7 @@ mod tests {
         answer.verify(&token, &key, NOW_MS - 600_000).unwrap();
         let refused = answer.verify(&token, &key, NOW_MS - 7_200_000).unwrap_err().to_string();
         assert!(
-            refused.contains("1799996400") && refused.contains("1799992800"),
+            refused.contains("from 2027-01-15T07:00:00Z") && refused.contains("shows 2027-01-15T06:00:00Z"),
             "{refused}"
         );
     }

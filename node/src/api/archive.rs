@@ -109,12 +109,19 @@ impl Archived {
             currency: currency_of(state, requested.tariff),
             micros_per_hour: None,
             charged_micros: ended.charged_micros,
+            so_far_micros: ended.charged_micros,
+            as_of_ms: ended.ended_at.0,
             command: requested.workload.command.clone(),
             epoch: 0,
             attempt: 0,
             members: Vec::new(),
             checkpoint_step: None,
         }
+    }
+
+    /// The version of the prices that it was requested under.
+    pub fn tariff(&self) -> u32 {
+        self.requested.tariff
     }
 
     /// The final bill.
@@ -130,6 +137,7 @@ impl Archived {
             lines: lines.collect(),
             total_micros: self.ended.charged_micros,
             open: None,
+            as_of_ms: self.ended.ended_at.0,
             is_final: true,
         }
     }

@@ -14,7 +14,7 @@ use axum::response::Response;
 use holdfast_proto::id::{ProjectId, TenantId, TokenId};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tenant::{Principal, Role};
-use holdfast_proto::time::Timestamp;
+use holdfast_proto::time::{Span, Timestamp};
 use holdfast_storage::machine::state::{Access, Lease, State as Machine};
 
 use super::Api;
@@ -177,10 +177,11 @@ pub fn judge(state: &Machine, bearer: &Bearer, now: Timestamp) -> Result<Caller,
             format!("token {} was revoked; ask an operator for a new one", bearer.id),
         );
     }
-    if access.token.expires.is_some_and(|expires| expires <= now) {
+    if let Some(expired) = access.token.expires.filter(|expires| *expires <= now) {
         let detail = format!(
-            "token {} has expired; ask an operator for a new one (`holdfast token create`)",
-            bearer.id
+            "token {} expired {} ago, at {expired}; ask an operator for a new one (`holdfast token create`)",
+            bearer.id,
+            Span::seconds(now.since(expired).0 / 1_000)
         );
         return refuse("token-expired", detail);
     }

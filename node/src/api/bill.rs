@@ -6,7 +6,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use holdfast_proto::event::Event;
 use holdfast_proto::id::{Cursor, LeaseId};
-use holdfast_proto::tariff::{ChargeLine, amount_micros};
+use holdfast_proto::tariff::ChargeLine;
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::state::Stretch;
 use serde::Deserialize;
@@ -65,7 +65,11 @@ pub async fn bill(
             .map(|line| charged_line(line, charged.get(&key(line)).copied()))
             .collect(),
         total_micros: lease.meter.charged_micros,
-        open: lease.meter.open.map(|stretch| running(&stretch, state.applied.stamp)),
+        open: lease.meter.open.as_ref().map(|stretch| {
+            let bill = state.bill(lease, reading.now);
+            running(stretch, bill.running.map_or(0, |line| line.amount_micros))
+        }),
+        as_of_ms: reading.now.0,
         is_final: lease.status.is_ended(),
     };
     Ok(reading.answer(&bill))
@@ -107,15 +111,13 @@ pub fn charged_line(line: &ChargeLine, charged_at: Option<Cursor>) -> BillLine {
     }
 }
 
-/// A running stretch, priced to the cluster's time; nothing is counted from when a member went silent.
-fn running(stretch: &Stretch, now: Timestamp) -> OpenStretch {
-    let until = stretch.suspended.map_or(now, |since| since.min(now));
-    let paid = until.since(stretch.from.plus(stretch.unpaid));
+/// A running stretch, and what the machine would charge for it now.
+fn running(stretch: &Stretch, so_far_micros: u64) -> OpenStretch {
     OpenStretch {
         from_ms: stretch.from.0,
         unpaid_ms: stretch.unpaid.0,
         micros_per_hour: stretch.micros_per_hour,
-        so_far_micros: amount_micros(paid, stretch.micros_per_hour).unwrap_or(u64::MAX),
+        so_far_micros,
         opened_at: stretch.opened_at,
     }
 }

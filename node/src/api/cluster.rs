@@ -31,6 +31,7 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
         machine_level: state.cluster.level,
         leader: leadership.leader,
         term: leadership.term,
+        leader_heard_ms_ago: leadership.heard_ms_ago,
         voters: state.cluster.voters.clone(),
         nodes: count(
             state
@@ -47,7 +48,12 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
                 .count(),
         ),
         devices: count(state.devices.len()),
-        devices_free: count(state.devices.values().filter(|slot| slot.is_free()).count()),
+        devices_free: count(
+            state
+                .present_nodes()
+                .map(|node| state.heard_free(node.spec.node).count())
+                .sum(),
+        ),
         leases: count(live().count()),
         leases_pending: count(live().filter(|lease| lease.status == LeaseStatus::Pending).count()),
         applied: state.applied.index,

@@ -9,7 +9,7 @@ use holdfast_proto::id::{Cursor, LeaseId, Name, TenantId};
 use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::rejection::status_name;
 use holdfast_proto::tenant::Role;
-use holdfast_proto::time::Span;
+use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::Workload;
 use holdfast_storage::machine::state::{Lease, Member, Run, State as Machine};
 use serde::Deserialize;
@@ -22,6 +22,7 @@ use super::cluster::currency_of;
 use super::command::issue;
 use super::event::present;
 use super::problem::Failure;
+use super::quote::limited;
 use super::read::Reading;
 use crate::history::sentence;
 use crate::wire::cluster::Applied;
@@ -46,13 +47,11 @@ pub async fn create(
     Posted(order): Posted<LeaseOrder>,
 ) -> Result<Response, Failure> {
     let tenant = tenant_of(&caller, order.tenant.clone())?;
-    let done = issue(
-        &api,
-        &caller,
-        request,
-        Command::CreateLease(Box::new(command(order, tenant))),
-    )
-    .await?;
+    let create = Box::new(command(order, tenant));
+    let wanted = create.request.clone();
+    let done = issue(&api, &caller, request, Command::CreateLease(create))
+        .await
+        .map_err(|failure| limited(&api.parts().committed.state(), &wanted, failure))?;
     // The id is the log index of the request, also when an earlier copy of it was the one that took effect.
     let lease = LeaseId::from_index(done.index);
     let mut response = done.answer(
@@ -153,7 +152,7 @@ pub async fn list(
             && caller.sees(of)
             && tenant.as_ref().is_none_or(|wanted| wanted == of)
         {
-            leases.push(view(state, lease));
+            leases.push(view(state, lease, reading.now));
         }
         if leases.len() >= limit {
             break;
@@ -178,7 +177,7 @@ pub async fn show(
 ) -> Result<Response, Failure> {
     let state = &reading.state;
     let view = match caller.lease(state, &id) {
-        Ok(lease) => view(state, lease),
+        Ok(lease) => view(state, lease, reading.now),
         Err(unknown) => archive::find(&api, &caller, id.parse()?)
             .await?
             .ok_or(unknown)?
@@ -241,9 +240,11 @@ pub async fn history(
     Query(query): Query<HistoryQuery>,
 ) -> Result<Response, Failure> {
     let lease: LeaseId = id.parse()?;
-    if let Err(unknown) = caller.lease(&reading.state, &id) {
-        archive::find(&api, &caller, lease).await?.ok_or(unknown)?;
-    }
+    let tariff = match caller.lease(&reading.state, &id) {
+        Ok(lease) => lease.requested.tariff,
+        Err(unknown) => archive::find(&api, &caller, lease).await?.ok_or(unknown)?.tariff(),
+    };
+    let currency = currency_of(&reading.state, tariff);
     let after: Cursor = query.after.as_deref().map(str::parse).transpose()?.unwrap_or_default();
     let records = api.parts().committed.lease_events(lease, after, HISTORY_MAX).await?;
     let next = records.last().map_or(after, |record| record.cursor);
@@ -253,7 +254,7 @@ pub async fn history(
         .map(|record| HistoryLine {
             cursor: record.cursor,
             at_ms: record.at.0,
-            text: sentence(&record.event, &name),
+            text: sentence(&record.event, &name, &currency),
             event: present(&reading.state, record),
         })
         .collect();
@@ -261,7 +262,7 @@ pub async fn history(
 }
 
 /// A lease as clients see it.
-pub fn view(state: &Machine, lease: &Lease) -> LeaseView {
+pub fn view(state: &Machine, lease: &Lease, now: Timestamp) -> LeaseView {
     let requested = &lease.requested;
     let placement = lease.placement.as_ref();
     LeaseView {
@@ -289,6 +290,8 @@ pub fn view(state: &Machine, lease: &Lease) -> LeaseView {
         currency: currency_of(state, requested.tariff),
         micros_per_hour: placement.map(|placement| placement.micros_per_hour),
         charged_micros: lease.meter.charged_micros,
+        so_far_micros: state.bill(lease, now).total_micros,
+        as_of_ms: now.0,
         command: requested.workload.command.clone(),
         epoch: lease.epoch.0,
         attempt: placement.map_or(0, |placement| placement.attempt.0),

@@ -42,6 +42,7 @@ pub struct LogQuery {
     after: Option<String>,
     rank: Option<u32>,
     epoch: Option<u32>,
+    consistency: Option<String>,
 }
 
 /// Reads what the work wrote; with `follow`, until the lease has ended.
@@ -68,7 +69,7 @@ pub async fn logs(
     let (out, lines) = channel(LINES_QUEUED);
     let forwarded = headers.contains_key(FORWARDED);
     // The node that passes the request on has looked the lease up already; this replica may know a little less.
-    let reading = if forwarded {
+    let reading = if forwarded || query.consistency.as_deref() == Some("stale") {
         stale(&api)
     } else {
         super::read::fresh(&api).await?
@@ -86,7 +87,7 @@ pub async fn logs(
     if forwarded {
         let (rank, epoch) = (query.rank.unwrap_or(0), Epoch(query.epoch.unwrap_or(lease.epoch.0)));
         tokio::spawn(async move {
-            follow.here(rank, epoch).await;
+            follow.here(rank, epoch, query.follow).await;
             drop(permit);
         });
     } else {

@@ -150,8 +150,12 @@ fn write_state(out: &mut String, state: &Machine) {
         "Devices of present nodes by model, and whether a lease may have them now.",
     );
     let mut devices: BTreeMap<(&str, bool), u64> = BTreeMap::new();
-    for slot in state.devices.values() {
-        *devices.entry((slot.device.model.as_str(), slot.is_free())).or_default() += 1;
+    for node in state.present_nodes() {
+        let takes = node.takes_work();
+        for slot in state.devices_of(node.spec.node) {
+            let free = takes && slot.is_free();
+            *devices.entry((slot.device.model.as_str(), free)).or_default() += 1;
+        }
     }
     for ((model, free), count) in devices {
         sample(

@@ -13,7 +13,7 @@ use super::auth::Caller;
 use super::body::{Named, Posted};
 use super::command::issue;
 use super::problem::Failure;
-use super::read::Reading;
+use super::read::{AGE_CURRENT_MS, Reading};
 use crate::wire::cluster::Applied;
 use crate::wire::node::{CordonOrder, NodeList, NodeView};
 
@@ -23,7 +23,10 @@ use crate::wire::node::{CordonOrder, NodeList, NodeView};
     responses((status = 200, description = "Nodes", body = NodeList)))]
 pub async fn list(State(api): State<Api>, reading: Reading) -> Result<Response, Failure> {
     let state = &reading.state;
-    let leader = api.parts().standing.leadership().leader;
+    let leadership = api.parts().standing.leadership();
+    // The last leader stays named; one that is not heard is not said to lead.
+    let heard = leadership.heard_ms_ago.is_some_and(|silent| silent <= AGE_CURRENT_MS);
+    let leader = leadership.leader.filter(|_| heard);
     let present = state.nodes.values().filter(|node| node.status != NodeStatus::Removed);
     let mut nodes: Vec<NodeView> = present.map(|node| view(state, node, leader)).collect();
     nodes.sort_by(|left, right| left.label.cmp(&right.label));
@@ -80,9 +83,18 @@ pub async fn remove(
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
     let node = find(&api.parts().committed.state(), &name)?;
-    Ok(issue(&api, &caller, request, Command::RemoveNode { node })
-        .await?
-        .applied())
+    let removed = issue(&api, &caller, request, Command::RemoveNode { node }).await;
+    Ok(removed.map_err(guided)?.applied())
+}
+
+/// What to do about a node that votes: the vote moves by itself, but only away from a node that is gone.
+fn guided(failure: Failure) -> Failure {
+    match &failure.problem().rejection {
+        Some(Rejection::NodeInUse { holds, .. }) if holds == "votes" => failure.saying(
+            ": stop its daemon and wait until `holdfast nodes` shows it as lost and another node as voter (where none could vote instead, join one first); then remove it",
+        ),
+        _ => failure,
+    }
 }
 
 /// The node with this id, or with this label among those present.
@@ -113,15 +125,7 @@ pub fn find(state: &Machine, name: &str) -> Result<NodeId, Failure> {
 
 fn view(state: &Machine, node: &Node, leader: Option<NodeId>) -> NodeView {
     let id = node.spec.node;
-    let own = |slot: &&std::sync::Arc<holdfast_storage::machine::state::Slot>| slot.node == id;
-    let count = |free: bool| {
-        let slots = state
-            .devices
-            .values()
-            .filter(own)
-            .filter(|slot| !free || slot.is_free());
-        u32::try_from(slots.count()).unwrap_or(u32::MAX)
-    };
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let inventory = node.inventory.as_ref();
     NodeView {
         id,
@@ -134,8 +138,8 @@ fn view(state: &Machine, node: &Node, leader: Option<NodeId>) -> NodeView {
         voter: state.cluster.voters.contains(&id),
         leader: leader == Some(id),
         cordoned: node.cordoned.clone(),
-        devices: count(false),
-        devices_free: count(true),
+        devices: count(state.devices_of(id).count()),
+        devices_free: count(state.heard_free(id).count()),
         cpu_milli: inventory.map_or(0, |inventory| inventory.cpu_milli),
         memory_mib: inventory.map_or(0, |inventory| inventory.memory_mib),
         isolation: inventory.map(|inventory| inventory.isolation),

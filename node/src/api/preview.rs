@@ -13,7 +13,7 @@ use super::auth::Caller;
 use super::body::Posted;
 use super::lease::{resources, tenant_of};
 use super::problem::Failure;
-use super::quote::price;
+use super::quote::{price, unpriced};
 use super::read::{Reading, fresh};
 use crate::scheduler::explain::{self, Explanation, models_of};
 use crate::wire::lease::LeaseOrder;
@@ -30,7 +30,7 @@ pub async fn preview(
     let tenant = tenant_of(&caller, order.tenant.clone())?;
     let reading = fresh(&api).await?;
     // What can never be placed, or has no price, is refused as the order itself would be.
-    price(&reading.state, &order).map_err(|rejection| Failure::refused(rejection, None))?;
+    price(&reading.state, &order).map_err(|rejection| unpriced(&reading.state, order.clone(), rejection))?;
     let (plan, priority) = (order.plan, order.priority);
     let explanation = explain::order(&reading.state, &tenant, &resources(order), plan);
     let before = reading

@@ -63,6 +63,13 @@ impl Failure {
         failure
     }
 
+    /// The same, saying more at its end.
+    #[must_use]
+    pub fn saying(mut self, more: &str) -> Self {
+        self.0.detail.push_str(more);
+        self
+    }
+
     /// The document.
     pub fn problem(&self) -> &Problem {
         &self.0
@@ -90,7 +97,9 @@ impl IntoResponse for Failure {
 
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
-        let detail = format!("{error}; try again, or read with ?consistency=stale");
+        let detail = format!(
+            "the answer may be out of date, because no leader confirms it ({error}); try again, or take what this node knows with `--stale` (over HTTP, ?consistency=stale)"
+        );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_FRESH, detail)
     }
 }

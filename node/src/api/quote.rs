@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use holdfast_proto::id::Name;
+use holdfast_proto::lease::ResourceRequest;
 use holdfast_proto::limits::{LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tariff::{Tariff, affordable, amount_micros};
@@ -30,10 +31,70 @@ pub async fn quote(
 ) -> Result<Response, Failure> {
     tenant_of(&caller, order.tenant.clone())?;
     let reading = fresh(&api).await?;
-    let quote = price(&reading.state, &order).map_err(|rejection| Failure::refused(rejection, None))?;
+    let quote = price(&reading.state, &order).map_err(|rejection| unpriced(&reading.state, order, rejection))?;
     let mut response = (StatusCode::OK, axum::Json(&quote)).into_response();
     reading.mark(&mut response);
     Ok(response)
+}
+
+/// The refusal of an order that has no price, or can never be met.
+pub fn unpriced(state: &Machine, order: LeaseOrder, rejection: Rejection) -> Failure {
+    limited(state, &resources(order), Failure::refused(rejection, None))
+}
+
+/// Says which limit of a request keeps it from fitting, when a failure is about that.
+pub fn limited(state: &Machine, request: &ResourceRequest, failure: Failure) -> Failure {
+    match failure.problem().rejection {
+        Some(Rejection::CannotFit { most, .. }) => failure.saying(&what_limits(state, request, most)),
+        _ => failure,
+    }
+}
+
+/// A limit of a request: its name, whether it is set, and how it is taken away.
+type Limit = (String, bool, fn(&mut ResourceRequest));
+
+/// What would fit without each limit of a request by itself; only those that make a difference.
+fn what_limits(state: &Machine, request: &ResourceRequest, most: u32) -> String {
+    let names = |names: &[Name]| names.iter().map(Name::as_str).collect::<Vec<_>>().join(" or ");
+    let (cpu, memory) = (request.cpu_milli_per_device, request.memory_mib_per_device);
+    let limits: [Limit; 6] = [
+        (
+            format!("zone {}", names(&request.zones)),
+            !request.zones.is_empty(),
+            |free| free.zones.clear(),
+        ),
+        (
+            format!("model {}", names(&request.models)),
+            !request.models.is_empty(),
+            |free| free.models.clear(),
+        ),
+        ("all on one node".to_owned(), request.single_node, |free| {
+            free.single_node = false
+        }),
+        ("all of one model".to_owned(), request.same_model, |free| {
+            free.same_model = false
+        }),
+        (format!("{cpu}m CPU for each device"), cpu > 0, |free| {
+            free.cpu_milli_per_device = 0
+        }),
+        (format!("{memory} MiB of memory for each device"), memory > 0, |free| {
+            free.memory_mib_per_device = 0
+        }),
+    ];
+    let loosened = limits
+        .into_iter()
+        .filter(|(_, set, _)| *set)
+        .filter_map(|(limit, _, loosen)| {
+            let mut free = request.clone();
+            loosen(&mut free);
+            let fits = state.most_that_fits(&free);
+            (fits > most).then(|| format!("without \"{limit}\" {fits}"))
+        });
+    let loosened: Vec<String> = loosened.collect();
+    match loosened.is_empty() {
+        true => String::new(),
+        false => format!("; there would fit {}", loosened.join(", ")),
+    }
 }
 
 /// Prices an order under the prices in force, for every accepted model that the cluster has.
@@ -111,9 +172,9 @@ fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> 
     };
     let cap = order.cap_micros.filter(|cap| *cap < total_micros);
     let free = state
-        .devices
-        .values()
-        .filter(|slot| slot.is_free() && slot.device.model == *model)
+        .present_nodes()
+        .flat_map(|node| state.free_devices(node.spec.node))
+        .filter(|slot| slot.device.model == *model)
         .count();
     Ok(Offer {
         model: model.clone(),

@@ -10,6 +10,7 @@ use axum::Json;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::state::State;
 use serde::Serialize;
 
@@ -24,7 +25,13 @@ pub struct Reading {
     pub state: Arc<State>,
     /// How old it may be; absent on a fresh read.
     pub age_ms: Option<u64>,
+    /// The cluster's time that the answer is as of: what has run until then is counted.
+    pub now: Timestamp,
 }
+
+/// Silence up to which the leader that was heard last is the leader, and a replica's own idea of the time is good enough
+/// to count by: an election, and some.
+pub const AGE_CURRENT_MS: u64 = 2_000;
 
 impl FromRequestParts<Api> for Reading {
     type Rejection = Failure;
@@ -44,9 +51,16 @@ impl FromRequestParts<Api> for Reading {
 pub fn stale(api: &Api) -> Reading {
     let parts = api.parts();
     let age_ms = parts.standing.leadership().heard_ms_ago.unwrap_or(u64::MAX);
+    let state = parts.committed.state();
+    // Nobody knows what runs elsewhere since the leader was last heard.
+    let now = match age_ms <= AGE_CURRENT_MS {
+        true => state.applied.stamp.max(parts.standing.time()),
+        false => state.applied.stamp,
+    };
     Reading {
-        state: parts.committed.state(),
+        state,
         age_ms: Some(age_ms),
+        now,
     }
 }
 
@@ -56,13 +70,16 @@ pub async fn fresh(api: &Api) -> Result<Reading, Failure> {
     let late = || ReadError {
         reason: "no leader answered in time".to_owned(),
     };
-    let limit = parts.limits.propose_timeout;
+    let limit = parts.limits.read_timeout;
     tokio::time::timeout(limit, parts.linearize.linearize())
         .await
         .map_err(|_| late())??;
+    let state = parts.committed.state();
+    let now = state.applied.stamp.max(parts.standing.time());
     Ok(Reading {
-        state: parts.committed.state(),
+        state,
         age_ms: None,
+        now,
     })
 }
 

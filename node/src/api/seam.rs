@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId, TenantId};
 use holdfast_proto::rejection::Rejection;
+use holdfast_proto::time::Timestamp;
 use holdfast_storage::index::EndedLease;
 use holdfast_storage::machine::state::State;
 
@@ -109,14 +110,18 @@ pub struct Leadership {
     pub leader: Option<NodeId>,
     /// In which term.
     pub term: u64,
-    /// Milliseconds since a leader was last heard; 0 on the leader itself, absent when none was heard since the start.
+    /// Milliseconds since this node last heard the leader, or on the leader itself since a quorum last answered it; absent
+    /// when neither has happened since the start.
     pub heard_ms_ago: Option<u64>,
 }
 
-/// Tells who leads.
+/// Tells who leads, and what time it is in the cluster.
 pub trait Standing: Send + Sync + 'static {
     /// The leadership now.
     fn leadership(&self) -> Leadership;
+
+    /// The cluster's time, as this replica believes it: between two entries it goes on.
+    fn time(&self) -> Timestamp;
 }
 
 /// Which part of a log is asked for.

@@ -3,6 +3,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use holdfast_proto::command::Command;
+use holdfast_proto::id::TenantId;
 use holdfast_proto::tenant::Quota;
 
 use super::Api;
@@ -10,7 +11,7 @@ use super::auth::Caller;
 use super::body::{Named, Posted};
 use super::command::issue;
 use super::problem::Failure;
-use super::read::Reading;
+use super::read::{Reading, fresh};
 use crate::wire::cluster::Applied;
 use crate::wire::token::{TenantList, TenantOrder, TenantView};
 
@@ -25,12 +26,17 @@ pub async fn set(
     Path(name): Path<String>,
     Posted(order): Posted<TenantOrder>,
 ) -> Result<Response, Failure> {
-    let command = Command::SetTenant {
-        tenant: name.parse()?,
-        quota: Quota {
-            devices_max: order.devices_max,
-        },
+    let tenant: TenantId = name.parse()?;
+    let devices_max = match order.devices_max {
+        Some(said) => said.unwrap_or(u32::MAX),
+        // What was not named stays as it is.
+        None => {
+            let present = fresh(&api).await?.state.tenants.get(&tenant).map(|known| known.quota);
+            present.map_or(u32::MAX, |quota| quota.devices_max)
+        }
     };
+    let quota = Quota { devices_max };
+    let command = Command::SetTenant { tenant, quota };
     Ok(issue(&api, &caller, request, command).await?.applied())
 }
 
@@ -42,7 +48,7 @@ pub async fn list(caller: Caller, reading: Reading) -> Result<Response, Failure>
     let seen = reading.state.tenants.iter().filter(|(name, _)| caller.sees(name));
     let tenants = seen.map(|(name, tenant)| TenantView {
         tenant: name.clone(),
-        devices_max: tenant.quota.devices_max,
+        devices_max: Some(tenant.quota.devices_max).filter(|most| *most != u32::MAX),
         devices_held: tenant.held,
     });
     let list = TenantList {

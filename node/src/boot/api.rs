@@ -3,12 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_proto::id::{Epoch, LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
+use holdfast_proto::time::Timestamp;
 use holdfast_storage::index::Index;
 use holdfast_storage::raft_log::RaftLog;
 use openraft_rt_tokio::TokioRuntime;
@@ -100,7 +100,7 @@ fn build(
         propose: shared.replica.clone(),
         linearize: shared.replica.clone(),
         committed: Indexed::start(shared.source.clone(), index),
-        standing: Arc::new(StandingHere::new(shared.replica.clone(), shared.clock.clone())),
+        standing: Arc::new(StandingHere(shared.replica.clone())),
         logs: Arc::new(LogsHere {
             folder: beginning.folder.part("executor"),
             me: shared.me,
@@ -115,52 +115,21 @@ fn build(
     }))
 }
 
-/// Who leads, as this replica knows.
-struct StandingHere {
-    replica: Arc<NodeReplica>,
-    clock: Arc<dyn Clock>,
-    /// When a leader was last known, on the boot clock; 0 when none ever was.
-    last_led_ms: Arc<AtomicU64>,
-}
-
-impl StandingHere {
-    fn new(replica: Arc<NodeReplica>, clock: Arc<dyn Clock>) -> Self {
-        let last_led_ms = Arc::new(AtomicU64::new(0));
-        let (follows, noted, now) = (Arc::downgrade(&replica), last_led_ms.clone(), clock.clone());
-        tokio::spawn(async move {
-            let mut seen = crate::consensus::leadership::Leadership::default();
-            while let Some(replica) = follows.upgrade() {
-                if seen.leader.is_some() {
-                    noted.store(now.boot_ms(), Ordering::Relaxed);
-                }
-                let changed = tokio::time::timeout(Duration::from_secs(1), replica.changed(seen)).await;
-                if seen.leader.is_some() {
-                    noted.store(now.boot_ms(), Ordering::Relaxed);
-                }
-                seen = changed.unwrap_or(seen);
-            }
-        });
-        Self {
-            replica,
-            clock,
-            last_led_ms,
-        }
-    }
-}
+/// Who leads and what time it is, as this replica knows.
+struct StandingHere(Arc<NodeReplica>);
 
 impl Standing for StandingHere {
     fn leadership(&self) -> Leadership {
-        let now = self.replica.leadership();
-        let heard_ms_ago = match (now.leader, self.last_led_ms.load(Ordering::Relaxed)) {
-            (Some(_), _) => Some(0),
-            (None, 0) => None,
-            (None, last) => Some(self.clock.boot_ms().saturating_sub(last)),
-        };
+        let now = self.0.leadership();
         Leadership {
             leader: now.leader,
             term: now.term,
-            heard_ms_ago,
+            heard_ms_ago: self.0.heard_ms_ago(),
         }
+    }
+
+    fn time(&self) -> Timestamp {
+        self.0.clock().time()
     }
 }
 

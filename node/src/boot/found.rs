@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use holdfast_proto::id::{Name, ParseIdError};
 use holdfast_proto::node::NodeRole;
+use holdfast_proto::rejection::Rejection;
+use holdfast_proto::time::{Span, Timestamp};
 
 use super::kept::{Kept, unwritten};
 use super::sockets::{Sockets, open_sockets, usage};
@@ -238,7 +240,7 @@ fn unanswered(address: &str, error: &reqwest::Error) -> DaemonError {
     }
     DaemonError {
         reason: format!(
-            "no node answers at {address}; is one running there, and may this machine reach its TCP port?: {}",
+            "no node answers at {address}; is one running there, and may this machine reach its TCP port? ({})",
             chain(error.source().unwrap_or(error))
         ),
         exit_code: code::UNAVAILABLE,
@@ -268,13 +270,24 @@ async fn ask(address: &str, token: &JoinToken, request: &JoinRequest) -> Result<
     let status = response.status();
     match response.json::<Problem>().await {
         Ok(problem) => Err(DaemonError {
-            reason: problem.detail,
+            reason: aged(problem, OsClock.wall_ms()),
             exit_code: code::REFUSED,
         }),
         Err(_) => Err(DaemonError {
             reason: format!("the node at {address} answered {status}"),
             exit_code: code::UNAVAILABLE,
         }),
+    }
+}
+
+/// What a node said, and how long ago a token that is too old has expired.
+fn aged(problem: Problem, now_ms: u64) -> String {
+    match problem.rejection {
+        Some(Rejection::TokenExpired { expired, .. }) => {
+            let ago = Span::seconds(Timestamp(now_ms).since(expired).0 / 1_000);
+            format!("{} (that was {ago} ago)", problem.detail)
+        }
+        _ => problem.detail,
     }
 }
 

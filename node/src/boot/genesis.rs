@@ -176,6 +176,13 @@ pub(super) async fn serving(
         node: parts.me,
         authority: beginning.identity.authority().clone(),
         address,
+        role: beginning.role,
+        devices: beginning
+            .simulate
+            .iter()
+            .flat_map(|spec| &spec.groups)
+            .map(|(count, _)| *count)
+            .sum(),
         operator,
         join_line,
     })

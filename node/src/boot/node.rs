@@ -3,7 +3,7 @@
 //! The order is that of need: storage, sockets, consensus, the node lease, the executor and its devices, and the
 //! interface last. What fails while it runs (a disk, a superseded start) is told once, and stops the node.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::storage::Storage;
 use super::{ReadState, api, device, genesis, scheduler, work};
 use crate::cli::daemon::{DaemonError, Ready};
 use crate::config::Config;
+use crate::consensus::leadership::Lead;
 use crate::consensus::replica::Replica;
 use crate::consensus::{Outcome, Propose};
 use crate::env::{Clock, Entropy, OsClock, OsEntropy};
@@ -35,6 +36,10 @@ use crate::nodelease::thread::{Keeper, LeaseRuntime};
 
 /// Longest wait for the log to take a planned silence; without a quorum nobody would be told anyway.
 const QUIET_WITHIN: Duration = Duration::from_secs(3);
+/// How often a node without a leader says what it waits for, in the time after its start.
+const WAITING_EVERY: Duration = Duration::from_secs(3);
+/// Silence up to which a leader counts as there.
+const HEARD_WITHIN_MS: u64 = 2_000;
 /// Threads for requests, the scheduler and transfers: the rest of a large machine belongs to its tenants.
 const WORKERS_MAX: usize = 8;
 
@@ -118,6 +123,10 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
     let stopper = Stopper(Arc::new(fatal));
     let lease_runtime = LeaseRuntime::start().map_err(|error| DaemonError::failed(&error))?;
     let mut storage = Storage::open(&beginning)?;
+    tracing::info!(
+        applied = (storage.state)().applied.index,
+        "the snapshot and the log are read"
+    );
     let link = Link::bind(&beginning, &lease_runtime, rest)?;
     let consensus = link
         .start_consensus(&config, &beginning, &mut storage, &clock, &stopper)
@@ -135,6 +144,7 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
         stopper,
     };
     link.follow_members(&shared);
+    tracing::info!("consensus runs; trying which isolation holds on this machine, and finding work that runs here");
     let operator = match beginning.founds {
         true => Some(genesis::found_cluster(&shared, &beginning).await?),
         false => beginning.undelivered_operator(),
@@ -150,6 +160,7 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
         Ok(()) => beginning.operator_delivered(),
         Err(error) => tracing::error!(error = %error.told(), "cannot tell that the node is ready"),
     }
+    rest.spawn(tell_waiting(shared.state.clone(), Arc::downgrade(&shared.replica)));
     let why = wait_stop(&mut stopped).await;
     if why.is_none() {
         take_quiet(&shared, &running).await;
@@ -158,6 +169,33 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
     match why {
         None => Ok(()),
         Some(Fatal(reason)) => Err(DaemonError { reason, exit_code: 70 }),
+    }
+}
+
+/// Says what a node that serves still waits for: without a leader it answers nothing fresh and starts no work, and a
+/// person who has just started it is told why.
+async fn tell_waiting(state: ReadState, replica: Weak<NodeReplica>) {
+    let mut told = false;
+    loop {
+        tokio::time::sleep(WAITING_EVERY).await;
+        let Some(replica) = replica.upgrade() else { return };
+        let leads = replica.leadership().leader.is_some();
+        if leads && replica.heard_ms_ago().is_some_and(|silent| silent < HEARD_WITHIN_MS) {
+            if told {
+                tracing::info!("a leader is there: this node takes part");
+            }
+            return;
+        }
+        let now = state();
+        let voters = now.cluster.voters.iter().filter_map(|voter| now.nodes.get(voter));
+        let voters: Vec<String> = voters
+            .map(|voter| format!("{} at {}", voter.spec.label, voter.spec.address))
+            .collect();
+        tracing::info!(
+            "waiting for a leader: a majority of the voters must run and reach each other ({})",
+            voters.join(", ")
+        );
+        told = true;
     }
 }
 

@@ -1,21 +1,22 @@
 //! `holdfast bill`: what a lease has cost, line by line.
 
 use clap::Args;
-use holdfast_proto::id::LeaseId;
 use holdfast_proto::time::Span;
 
 use super::console::Console;
 use super::error::CliError;
 use super::render;
 use super::show::money;
+use super::which::{self, Which};
 use crate::client::Client;
 use crate::wire::bill::{Bill, BillLine};
 
 /// Which lease, and how much to tell.
 #[derive(Debug, Args)]
 pub struct BillArgs {
-    /// Its id, such as lease-12.
-    pub lease: LeaseId,
+    /// Its id, such as lease-12, or the label that it was given with `lease --name`.
+    #[arg(value_parser = which::parse)]
+    pub lease: Which,
     /// Name the events behind each line.
     #[arg(long)]
     pub explain: bool,
@@ -26,15 +27,20 @@ pub struct BillArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn bill(args: BillArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let lease = args.lease.find(client).await?;
     let bill: Bill = client
-        .get(&format!("/v1/leases/{}/bill?explain={}", args.lease, args.explain))
+        .get(&format!("/v1/leases/{lease}/bill?explain={}", args.explain))
         .await?
         .body;
     console.show(&bill, |console, bill| told(console, bill, args.explain))
 }
 
 fn told(console: &Console<'_>, bill: &Bill, explain: bool) -> String {
-    let mut head = vec!["what", "from", "for", "free", "an hour", "amount"];
+    let (an_hour, amount) = (
+        format!("{} an hour", bill.currency),
+        format!("amount {}", bill.currency),
+    );
+    let mut head = vec!["what", "from", "for", "free", an_hour.trim(), amount.trim()];
     if explain {
         head.extend(["opened at", "charged at"]);
     }
@@ -58,18 +64,26 @@ fn told(console: &Console<'_>, bill: &Bill, explain: bool) -> String {
         true => String::new(),
         false => render::table(console.width, &head, bill.lines.iter().map(row)),
     };
+    let mut so_far = bill.total_micros;
     if let Some(open) = &bill.open {
-        let so_far = money(open.so_far_micros, &bill.currency);
+        so_far = so_far.saturating_add(open.so_far_micros);
         text.push_str(&format!(
-            "running since {}: {so_far} so far",
-            render::when(open.from_ms, &console.zone)
+            "running since {}: {}",
+            render::when(open.from_ms, &console.zone),
+            money(open.so_far_micros, &bill.currency)
         ));
         if explain {
             text.push_str(&format!(", opened at {}", open.opened_at));
         }
         text.push('\n');
     }
-    let word = if bill.is_final { "total" } else { "charged so far" };
-    text.push_str(&format!("{word} {}\n", money(bill.total_micros, &bill.currency)));
+    text.push_str(&match bill.is_final {
+        true => format!("total {}\n", money(bill.total_micros, &bill.currency)),
+        false => format!(
+            "so far {}, as of {}\n",
+            money(so_far, &bill.currency),
+            render::when(bill.as_of_ms, &console.zone)
+        ),
+    });
     text
 }

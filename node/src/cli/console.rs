@@ -3,7 +3,7 @@
 //! Owns the streams, the environment and the clock of one command, so that a test can run any command in its own process. The one rule:
 //! nothing below `cli` touches the process's streams or environment but through this.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -44,6 +44,8 @@ pub struct Console<'a> {
     pub json: bool,
     /// Nodes to talk to, from the command line.
     pub address: Option<String>,
+    /// Reads need not be confirmed by a leader.
+    pub stale: bool,
 }
 
 impl Console<'_> {
@@ -63,6 +65,7 @@ impl Console<'_> {
             entropy: Arc::new(OsEntropy),
             json: false,
             address: None,
+            stale: false,
         })
     }
 
@@ -111,6 +114,10 @@ impl Console<'_> {
 
     /// Reports a failure; gives the exit code.
     pub fn fail(&mut self, error: &CliError) -> u8 {
+        if matches!(error, CliError::Io(source) if source.kind() == ErrorKind::BrokenPipe) {
+            // Whoever read has had enough, as after `| head`; that is no failure to tell anybody.
+            return error.exit_code();
+        }
         if self.json {
             let _ = self.print_json(&error.json());
         } else if let CliError::Usage(text) = error {
@@ -123,16 +130,24 @@ impl Console<'_> {
         error.exit_code()
     }
 
-    /// Asks a yes-or-no question; anything but yes is no.
+    /// Asks a yes-or-no question until it is answered; nothing at all is no.
     ///
     /// # Errors
     /// When nothing can be read.
     pub fn ask(&mut self, question: &str) -> Result<bool, CliError> {
-        let _ = write!(self.err, "{} [y/N] ", render::plain(question));
-        let _ = self.err.flush();
-        let mut answer = String::new();
-        self.input.read_line(&mut answer).map_err(CliError::Io)?;
-        Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+        let mut question = render::plain(question);
+        loop {
+            let _ = write!(self.err, "{question} [y/N] ");
+            let _ = self.err.flush();
+            let mut answer = String::new();
+            let read = self.input.read_line(&mut answer).map_err(CliError::Io)?;
+            match answer.trim().to_ascii_lowercase().as_str() {
+                "y" | "yes" => return Ok(true),
+                "" | "n" | "no" => return Ok(false),
+                _ if read == 0 => return Ok(false),
+                _ => "please answer y or n".clone_into(&mut question),
+            }
+        }
     }
 
     /// Connects to the cluster that the credentials, the environment and the command line name.
@@ -143,13 +158,9 @@ impl Console<'_> {
         let credentials = Credentials::find(&self.credentials_path()?, &self.overrides())?;
         let tls = credentials.tls()?;
         let bearer = credentials.bearer.as_ref();
-        Ok(Client::new(
-            credentials.addresses.clone(),
-            tls,
-            bearer,
-            self.clock.clone(),
-            self.entropy.clone(),
-        )?)
+        let addresses = credentials.addresses.clone();
+        let client = Client::new(addresses, tls, bearer, self.clock.clone(), self.entropy.clone())?;
+        Ok(client.with_stale(self.stale))
     }
 
     /// Writes the nodes that answers have named into the credentials, so that the next command outlives the loss of the first node.

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use holdfast_proto::id::{ClusterId, NodeId};
+use holdfast_proto::node::NodeRole;
 use rustls::pki_types::CertificateDer;
 
 use super::error::{CliError, chain, code};
@@ -60,6 +61,10 @@ pub struct Serving {
     pub authority: CertificateDer<'static>,
     /// Where this node is reached.
     pub address: String,
+    /// What it may do.
+    pub role: NodeRole,
+    /// Devices that it has.
+    pub devices: u32,
     /// The operator's first token; on the node that founded the cluster, the first time.
     pub operator: Option<Bearer>,
     /// What to type on the next machine; on the node that founded the cluster.
@@ -89,11 +94,17 @@ pub trait Daemon {
     /// When there is none, or it fails.
     fn serve(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError>;
 
-    /// Runs the demo.
-    fn demo(&self, arguments: &[OsString], json: bool) -> u8;
+    /// Runs the demo; gives its exit code.
+    ///
+    /// # Errors
+    /// When its command line is wrong, or asks for help.
+    fn demo(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError>;
 
-    /// Measures.
-    fn bench(&self, arguments: &[OsString], json: bool) -> u8;
+    /// Measures; gives its exit code.
+    ///
+    /// # Errors
+    /// When its command line is wrong, or asks for help.
+    fn bench(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError>;
 }
 
 /// Becomes `holdfast-chaos`: the one beside this program, else the one in the path. Returns only when it cannot.

@@ -45,6 +45,9 @@ pub enum CliError {
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
+    /// Help was asked for: no failure, but the end of the command.
+    #[error("{0}")]
+    Help(String),
     /// The cluster cannot be asked, or said no.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -60,6 +63,12 @@ pub enum CliError {
     /// Reading or writing here failed.
     #[error("cannot read or write here")]
     Io(#[source] io::Error),
+    /// No node has this label or id.
+    #[error("there is no node `{0}`; `holdfast nodes` lists them")]
+    NodeUnknown(String),
+    /// A label names no lease, or several.
+    #[error("{0}")]
+    LeaseUnknown(String),
     /// The person said no.
     #[error("not leased")]
     Declined,
@@ -98,9 +107,11 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => code::USAGE,
+            Self::Help(_) => code::DONE,
             Self::Client(ClientError::Refused { problem }) if matches!(problem.status, 401 | 403) => code::NO_RIGHTS,
             Self::Client(ClientError::Refused { problem }) if problem.status == 503 => code::UNAVAILABLE,
-            Self::Client(ClientError::Refused { .. }) | Self::Declined => code::REFUSED,
+            Self::Client(ClientError::Refused { .. }) => code::REFUSED,
+            Self::NodeUnknown(_) | Self::LeaseUnknown(_) | Self::Declined => code::REFUSED,
             Self::Client(ClientError::Unreachable { .. }) => code::UNAVAILABLE,
             Self::Client(ClientError::Unknown { .. }) => code::UNKNOWN,
             Self::Client(ClientError::Garbled { .. }) => code::PROTOCOL,
@@ -116,6 +127,7 @@ impl CliError {
     pub fn word(&self) -> String {
         match self {
             Self::Usage(_) => "usage",
+            Self::Help(_) => "help",
             Self::Client(ClientError::Refused { problem }) => &problem.code,
             Self::Client(ClientError::Unreachable { .. }) => "unreachable",
             Self::Client(ClientError::Unknown { .. }) => "outcome-unknown",
@@ -125,6 +137,8 @@ impl CliError {
             Self::Config(_) => "configuration",
             Self::Daemon(_) => "node-failed",
             Self::Io(_) => "io",
+            Self::NodeUnknown(_) => "node-unknown",
+            Self::LeaseUnknown(_) => "lease-unknown",
             Self::Declined => "declined",
             Self::Interrupted { .. } => "interrupted",
             Self::Unread { .. } => "output-unread",
@@ -153,14 +167,47 @@ impl CliError {
 /// An error and its causes, from the outside in.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
+    let mut said = Vec::new();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
+        let words = inner.to_string();
+        if !said.last().unwrap_or(&text).ends_with(&words) {
+            said.push(words);
         }
         cause = inner.source();
     }
+    let causes = said.join(": ");
+    match (causes.is_empty(), text.ends_with('?')) {
+        (true, _) => {}
+        (false, true) => text.push_str(&format!(" ({causes})")),
+        (false, false) => text.push_str(&format!(": {causes}")),
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Step(&'static str, #[source] Option<Box<Step>>);
+
+    #[test]
+    fn causes_follow_each_other_and_no_colon_follows_a_question() {
+        let of = |texts: &[&'static str]| {
+            let step = texts
+                .iter()
+                .rev()
+                .fold(None, |inner, text| Some(Box::new(Step(text, inner))));
+            step.map(|step| chain(&step)).unwrap_or_default()
+        };
+        assert_eq!(of(&["cannot read", "no such file"]), "cannot read: no such file");
+        assert_eq!(
+            of(&["is one running?", "refused", "os error"]),
+            "is one running? (refused: os error)"
+        );
+        assert_eq!(of(&["it failed: refused", "refused"]), "it failed: refused");
+        assert_eq!(of(&["alone?"]), "alone?");
+    }
 }

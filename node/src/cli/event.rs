@@ -14,8 +14,9 @@ use super::render;
 use crate::client::stream::Item;
 use crate::client::{Client, segment};
 use crate::history::sentence;
+use crate::wire::cluster::TariffView;
 use crate::wire::event::{CloudEvent, EventPage};
-use crate::wire::node::NodeList;
+use crate::wire::node::{NodeList, NodeView};
 
 /// Events of one page.
 const PAGE: usize = 1_000;
@@ -139,8 +140,11 @@ fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> Resu
     console.print(&format!("{:>8}  {when}  {lease}{text}\n", event.id.to_string()))
 }
 
-/// Labels of nodes, so that sentences can name them.
-pub struct Labels(BTreeMap<NodeId, String>);
+/// Labels of nodes and the currency, so that sentences can name them.
+pub struct Labels {
+    nodes: BTreeMap<NodeId, String>,
+    currency: String,
+}
 
 impl Labels {
     /// Asks for the labels; without them, nodes are named by their ids.
@@ -150,8 +154,20 @@ impl Labels {
             .await
             .map(|answer| answer.body.nodes)
             .unwrap_or_default();
+        let tariff = client.get::<TariffView>("/v1/tariff?consistency=stale").await;
+        Self {
+            currency: tariff.map(|answer| answer.body.tariff.currency).unwrap_or_default(),
+            ..Self::of_nodes(nodes)
+        }
+    }
+
+    /// The labels of these nodes.
+    pub fn of_nodes(nodes: Vec<NodeView>) -> Self {
         let present = nodes.into_iter().filter(|node| node.status != NodeStatus::Removed);
-        Self(present.map(|node| (node.id, node.label.to_string())).collect())
+        Self {
+            nodes: present.map(|node| (node.id, node.label.to_string())).collect(),
+            currency: String::new(),
+        }
     }
 
     /// The node with this id, or this label.
@@ -159,22 +175,23 @@ impl Labels {
     /// # Errors
     /// When no label is like it and it is no id.
     pub fn find(&self, name: &str) -> Result<NodeId, CliError> {
-        let labelled = self.0.iter().find(|(_, label)| *label == name).map(|(node, _)| *node);
-        labelled.or_else(|| name.parse().ok()).ok_or_else(|| {
-            CliError::Usage(format!(
-                "there is no node `{}`; `holdfast nodes` lists them",
-                render::plain(name)
-            ))
-        })
+        let labelled = self
+            .nodes
+            .iter()
+            .find(|(_, label)| *label == name)
+            .map(|(node, _)| *node);
+        labelled
+            .or_else(|| name.parse().ok())
+            .ok_or_else(|| CliError::NodeUnknown(render::plain(name)))
     }
 
     /// A node's label; its id when it has none that is known.
     pub fn of(&self, node: NodeId) -> String {
-        self.0.get(&node).cloned().unwrap_or_else(|| node.to_string())
+        self.nodes.get(&node).cloned().unwrap_or_else(|| node.to_string())
     }
 
     /// The sentence of an event.
     pub fn told(&self, event: &CloudEvent) -> String {
-        sentence(&event.data, &|node| self.0.get(&node).cloned())
+        sentence(&event.data, &|node| self.nodes.get(&node).cloned(), &self.currency)
     }
 }

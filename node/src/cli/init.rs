@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use holdfast_proto::id::Name;
+use holdfast_proto::node::NodeRole;
 use serde_json::json;
 
 use super::console::Console;
@@ -11,6 +12,10 @@ use super::daemon::{Daemon, Serving};
 use super::error::CliError;
 use crate::client::credentials::Credentials;
 use crate::config::Config;
+
+/// What a join line leaves open, because only whoever types it knows.
+pub const JOIN_HINT: &str =
+    "add --zone NAME in another failure domain, and --simulate 8xh100, say, for devices: no real cards are read yet";
 
 /// What `init` is given.
 #[derive(Debug, Args)]
@@ -131,10 +136,15 @@ pub fn announce(serving: &Serving, console: &mut Console<'_>) -> Result<(), CliE
         "credentials": path.display().to_string(),
         "join": serving.join_line,
     });
+    if serving.devices == 0 && serving.role != NodeRole::Witness {
+        console.tell(
+            "this node has no devices, because no real cards are read yet: stop it and give --simulate 8xh100, say, for work to run here",
+        );
+    }
     console.show(&said, |_, _| {
         let mut text = format!("cluster {} serves at {}\n", serving.cluster, serving.address);
         if let Some(line) = &serving.join_line {
-            text.push_str(&format!("on the next machine:\n  {line}\n"));
+            text.push_str(&format!("on the next machine:\n  {line}\n  # {JOIN_HINT}\n"));
         }
         match &serving.operator {
             Some(_) => text.push_str(&format!(

@@ -8,14 +8,16 @@ use holdfast_proto::id::LeaseId;
 use super::console::Console;
 use super::error::CliError;
 use super::interrupt::{Interrupts, interrupted};
+use super::which::{self, Which};
 use crate::client::Client;
 use crate::wire::lease::{LeaseView, LogLine};
 
 /// Which lease.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// Its id, such as lease-12.
-    pub lease: LeaseId,
+    /// Its id, such as lease-12, or the label that it was given with `lease --name`.
+    #[arg(value_parser = which::parse)]
+    pub lease: Which,
     /// Go on until the lease has ended.
     #[arg(short, long)]
     pub follow: bool,
@@ -29,16 +31,17 @@ pub struct LogsArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn logs(args: LogsArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let lease = args.lease.find(client).await?;
     let mut interrupts = Interrupts::listen();
-    let mut log = client.log(args.lease, args.follow).of_rank(args.rank);
+    let mut log = client.log(lease, args.follow).of_rank(args.rank);
     let mut printer = match args.rank {
-        Some(_) => Printer::of_one(args.lease),
-        None => Printer::new(args.lease),
+        Some(_) => Printer::of_one(lease),
+        None => Printer::new(lease),
     };
     loop {
         let line = tokio::select! {
             line = log.next() => line?,
-            exit_code = interrupts.next() => return Err(interrupted(exit_code, format!("stopped reading; {} goes on", args.lease))),
+            exit_code = interrupts.next() => return Err(interrupted(exit_code, format!("stopped reading; {lease} goes on"))),
         };
         match line {
             Some(line) => printer.print(&line, client, console).await?,
@@ -79,6 +82,10 @@ impl Printer {
     pub async fn print(&mut self, line: &LogLine, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
         if console.json {
             return console.print_json(line);
+        }
+        if let Some(note) = &line.note {
+            console.tell(note);
+            return Ok(());
         }
         if self.gang.is_none() {
             let view = client

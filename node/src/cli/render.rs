@@ -88,6 +88,16 @@ pub fn fields(pairs: &[(&str, String)]) -> String {
         .collect()
 }
 
+/// A command as one would type it in a shell: words that need quotes have them.
+pub fn command(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
 /// The word by which a value is chosen on the command line.
 pub fn word_of(value: &impl clap::ValueEnum) -> String {
     let possible = value.to_possible_value();
@@ -163,6 +173,18 @@ mod tests {
             assert_eq!(when(1_806_197_400_000, &zone), "2027-03-28 03:30:00 +02:00");
         }
         assert_eq!(when(u64::MAX, &zone), "beyond all calendars");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        for (words, shown) in [
+            (vec!["python3", "train.py", "--lr=0.1"], "python3 train.py --lr=0.1"),
+            (vec!["sh", "-c", "echo a; exit 3"], "sh -c 'echo a; exit 3'"),
+            (vec!["echo", "", "it's"], "echo '' 'it'\\''s'"),
+        ] {
+            let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            assert_eq!(command(&words), shown);
+        }
     }
 
     #[test]

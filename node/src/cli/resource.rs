@@ -18,6 +18,13 @@ impl FromStr for Devices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(meant) = meant(text) {
+            return Err(wrong(
+                text,
+                text,
+                &format!("an x is missing between count and model: {meant}"),
+            ));
+        }
         let (count, models) = text
             .split_once('x')
             .ok_or_else(|| wrong(text, text, "the devices are not a count and a model"))?;
@@ -57,6 +64,14 @@ impl FromStr for Devices {
         }
         Ok(Self { count, models })
     }
+}
+
+/// What was meant by a count and a model that stand together: 8h100.
+fn meant(text: &str) -> Option<String> {
+    let (count, model) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let begins = model.chars().next()?;
+    (!count.is_empty() && begins.is_ascii_alphabetic() && begins != 'x' && model.parse::<Name>().is_ok())
+        .then(|| format!("{count}x{model}"))
 }
 
 /// What is wrong with `part`, a piece of `text`, and at which character it begins.
@@ -99,6 +114,14 @@ mod tests {
     fn a_mistake_is_told_with_its_place() {
         for (text, told) in [
             ("h100", "at character 1: the devices are not a count and a model"),
+            (
+                "8h100",
+                "at character 1: an x is missing between count and model: 8xh100;",
+            ),
+            (
+                "1rtx4090",
+                "at character 1: an x is missing between count and model: 1xrtx4090;",
+            ),
             ("0xh100", "at character 1: the count must be 1 to 1024"),
             ("4x(a100|h100", "at character 3: the bracket is not closed"),
             ("4x(a100|h_100)", "at character 9: "),

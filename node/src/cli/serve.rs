@@ -22,6 +22,11 @@ pub struct ServeArgs {
 /// When there is none, or it fails.
 pub fn serve(args: ServeArgs, daemon: &dyn Daemon, console: &mut Console<'_>) -> Result<(), CliError> {
     let config = args.node.config(console.env, nix::unistd::geteuid().is_root())?;
+    // After a crash the log is read and mended first.
+    console.tell(&format!(
+        "starting the node in {}: reading what it remembers",
+        config.data.display()
+    ));
     Ok(daemon.serve(config, &mut |serving| tell(serving, console))?)
 }
 

@@ -1,7 +1,7 @@
 //! `holdfast leases`, `show`, `release` and `renew`.
 
 use clap::Args;
-use holdfast_proto::id::{LeaseId, Name};
+use holdfast_proto::id::Name;
 use holdfast_proto::time::Span;
 use reqwest::Method;
 use serde_json::json;
@@ -10,6 +10,7 @@ use super::console::Console;
 use super::duration;
 use super::error::CliError;
 use super::render::{self, word};
+use super::which::{self, Which};
 use crate::client::Client;
 use crate::history::micros;
 use crate::wire::cluster::Applied;
@@ -32,15 +33,17 @@ pub struct LeasesArgs {
 /// A lease.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Its id, such as lease-12.
-    pub lease: LeaseId,
+    /// Its id, such as lease-12, or the label that it was given with `lease --name`.
+    #[arg(value_parser = which::parse)]
+    pub lease: Which,
 }
 
 /// A lease and how much more time.
 #[derive(Debug, Args)]
 pub struct RenewArgs {
-    /// Its id, such as lease-12.
-    pub lease: LeaseId,
+    /// Its id, such as lease-12, or the label that it was given with `lease --name`.
+    #[arg(value_parser = which::parse)]
+    pub lease: Which,
     /// How much more, such as 1h.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub more: Span,
@@ -67,8 +70,8 @@ pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>
                 status(lease),
                 asked(lease),
                 places(lease),
-                money(lease.charged_micros, &lease.currency),
-                lease.command.join(" "),
+                so_far(lease),
+                render::command(&lease.command),
             ]
         });
         render::table(
@@ -88,7 +91,8 @@ pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn show(args: ShowArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let lease: LeaseView = client.get(&format!("/v1/leases/{}", args.lease)).await?.body;
+    let lease = args.lease.find(client).await?;
+    let lease: LeaseView = client.get(&format!("/v1/leases/{lease}")).await?.body;
     console.show(&lease, told)
 }
 
@@ -97,15 +101,13 @@ pub async fn show(args: ShowArgs, client: &Client, console: &mut Console<'_>) ->
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let lease = args.lease.find(client).await?;
     let done: Applied = client
-        .command(Method::DELETE, &format!("/v1/leases/{}", args.lease), &json!({}))
+        .command(Method::DELETE, &format!("/v1/leases/{lease}"), &json!({}))
         .await?
         .body;
     console.show(&done, |_, _| {
-        format!(
-            "{} ends; its work is being stopped, and what it ran is charged",
-            args.lease
-        )
+        format!("{lease} ends; its work is being stopped, and what it ran is charged")
     })
 }
 
@@ -114,17 +116,32 @@ pub async fn release(args: ShowArgs, client: &Client, console: &mut Console<'_>)
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn renew(args: RenewArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let lease = args.lease.find(client).await?;
     let order = LeaseRenewal { more_ms: args.more.0 };
     let done: Applied = client
-        .command(Method::POST, &format!("/v1/leases/{}/renew", args.lease), &order)
+        .command(Method::POST, &format!("/v1/leases/{lease}/renew"), &order)
         .await?
         .body;
-    console.show(&done, |_, _| format!("{} may run {} longer", args.lease, args.more))
+    console.show(&done, |_, _| format!("{lease} may run {} longer", args.more))
 }
 
 /// An amount with its currency.
 pub fn money(amount: u64, currency: &str) -> String {
     format!("{} {currency}", micros(amount)).trim_end().to_owned()
+}
+
+fn is_over(lease: &LeaseView) -> bool {
+    lease.status == "ended"
+}
+
+/// What a lease costs; of one that is not over it says so.
+fn so_far(lease: &LeaseView) -> String {
+    // A node of an earlier version tells what is charged, and no more.
+    let amount = money(lease.so_far_micros.max(lease.charged_micros), &lease.currency);
+    match is_over(lease) {
+        true => amount,
+        false => format!("{amount} so far"),
+    }
 }
 
 fn told(console: &Console<'_>, lease: &LeaseView) -> String {
@@ -162,7 +179,13 @@ fn told(console: &Console<'_>, lease: &LeaseView) -> String {
                 .map(|rate| format!("{} an hour", money(rate, &lease.currency)))
                 .unwrap_or_default(),
         ),
-        ("charged", money(lease.charged_micros, &lease.currency)),
+        (
+            "charged",
+            match is_over(lease) {
+                true => money(lease.charged_micros, &lease.currency),
+                false => format!("{}, as of {}", so_far(lease), when(lease.as_of_ms)),
+            },
+        ),
         (
             "saved step",
             lease.checkpoint_step.map(|step| step.to_string()).unwrap_or_default(),
@@ -175,7 +198,7 @@ fn told(console: &Console<'_>, lease: &LeaseView) -> String {
                 format!("epoch {}, start {}", lease.epoch, lease.attempt)
             },
         ),
-        ("command", lease.command.join(" ")),
+        ("command", render::command(&lease.command)),
     ]);
     for member in &lease.members {
         let devices: Vec<String> = member.devices.iter().map(ToString::to_string).collect();

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::console::Console;
 use super::daemon::{Daemon, DaemonError, Ready};
-use super::error::code;
+use super::error::{CliError, code};
 use super::run;
 use crate::api::seam::Committed;
 use crate::api::tests::world::{World, shown};
@@ -38,11 +38,12 @@ impl Daemon for NoDaemon {
     fn serve(&self, _: Config, _: Ready<'_>) -> Result<(), DaemonError> {
         Err(refusal())
     }
-    fn demo(&self, _: &[OsString], _: bool) -> u8 {
-        code::FAILED
+    fn demo(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {
+        // Its flags are the real one's; none of these runs anything.
+        crate::boot::RealDaemon.demo(arguments, json)
     }
-    fn bench(&self, _: &[OsString], _: bool) -> u8 {
-        code::FAILED
+    fn bench(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {
+        crate::boot::RealDaemon.bench(arguments, json)
     }
 }
 
@@ -121,6 +122,7 @@ impl Person {
                 entropy: Arc::new(OsEntropy),
                 json: false,
                 address: None,
+                stale: false,
             },
         );
         Ended {
@@ -154,6 +156,9 @@ async fn every_failure_has_the_exit_code_of_its_class_and_is_json_when_asked_for
     let reader = world.token(Role::ReadOnly, None, None);
     let cases = [
         ("leases --colour", person.clone(), code::USAGE, "usage"),
+        ("demo --colour", person.clone(), code::USAGE, "usage"),
+        ("bench nothing", person.clone(), code::USAGE, "usage"),
+        ("events --node nope", person.clone(), code::REFUSED, "node-unknown"),
         (
             "lease 8xh100 --for 5µ --yes -- true",
             person.clone(),
@@ -289,12 +294,17 @@ async fn a_lease_is_priced_agreed_to_followed_and_ends_with_the_exit_code_of_its
 async fn whoever_says_no_to_the_price_leases_nothing() {
     let (world, mut person) = operator().await;
     person.is_terminal = true;
-    for answer in ["n\n", "\n", "", "yess\n"] {
+    for answer in ["n\n", "\n", "", "yess\n", "maybe\nno\n"] {
         person.types = answer.to_owned();
         let ended = person.run("lease 1xh100 --for 2h -- true").await;
         assert_eq!(ended.code, code::REFUSED, "{ended:?}");
+        let asked_again = ended.err.contains("please answer y or n");
+        assert_eq!(asked_again, ["yess\n", "maybe\nno\n"].contains(&answer), "{ended:?}");
     }
     assert!(world.state().leases.is_empty());
+    person.types = "maybe\ny\n".to_owned();
+    let ended = person.run("lease 1xh100 --for 2h --detach -- true").await;
+    assert_eq!(ended.code, code::DONE, "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -340,6 +350,148 @@ async fn commands_print_what_a_person_reads_and_what_a_program_parses() {
             );
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_leader_a_read_says_so_soon_and_what_one_node_knows_is_there_for_the_asking() {
+    let (world, person) = operator().await;
+    world.leaderless.store(true, std::sync::atomic::Ordering::SeqCst);
+    let told = person.run("nodes").await;
+    assert_eq!((told.code, told.out.as_str()), (code::UNAVAILABLE, ""), "{told:?}");
+    assert!(
+        told.err.contains("no leader") && told.err.contains("--stale"),
+        "{told:?}"
+    );
+    for line in ["nodes --stale", "--stale leases", "gpus --stale", "tenant list --stale"] {
+        assert_eq!(person.run(line).await.code, code::DONE, "{line}");
+    }
+    let status = person.run("cluster status --stale").await;
+    for said in [
+        "none heard: n1 led in term 1 and was last heard 7s ago",
+        "1 of 1 ready when a leader was last heard, 7s ago",
+        "n1 answers",
+    ] {
+        assert!(status.out.contains(said), "{said}: {status:?}");
+    }
+    let status = person.run("--json cluster status --stale").await.json();
+    assert_eq!(status["leader_heard_ms_ago"], 7_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_named_by_its_id_or_by_its_label() {
+    let (world, person) = operator().await;
+    let order = "lease 1xh100 --for 1h --yes --detach --name training -- sh -c";
+    let words = order
+        .split_whitespace()
+        .map(str::to_owned)
+        .chain(["echo hi; sleep 5".to_owned()]);
+    let (same, words) = (person.clone(), words.collect());
+    let first = tokio::task::spawn_blocking(move || same.runs_all(words)).await.unwrap();
+    let lease = first.out.trim().to_owned();
+    world.run(lease.parse().unwrap());
+    let shown = person.run("show training").await;
+    assert!(shown.out.contains("sh -c 'echo hi; sleep 5'"), "{shown:?}");
+    assert!(shown.out.contains("USD so far, as of 20"), "{shown:?}");
+    let listed = person.run("leases").await;
+    assert!(
+        listed.out.contains("so far") && listed.out.contains("'echo hi; sleep 5'"),
+        "{listed:?}"
+    );
+    for line in [
+        "why training",
+        "bill training",
+        "logs training",
+        "renew training --for 1h",
+    ] {
+        assert_eq!(person.run(line).await.code, code::DONE, "{line}");
+    }
+    let why = person.run("why training").await;
+    assert!(why.out.contains("2.50 USD an hour"), "{why:?}");
+    let unknown = person.run("show nothing").await;
+    assert_eq!(unknown.code, code::REFUSED, "{unknown:?}");
+    // What two live leases are called names neither.
+    person
+        .run("lease 1xh100 --for 1h --yes --detach --name training -- true")
+        .await;
+    let both = person.run("release training").await;
+    assert_eq!(both.code, code::REFUSED, "{both:?}");
+    assert!(both.err.contains(&lease) && both.err.contains("by its id"), "{both:?}");
+    world.finish(lease.parse().unwrap(), 0);
+    let ended = person.run(&format!("show {lease}")).await;
+    assert!(!ended.out.contains("so far"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_and_tenants_keep_what_was_said_of_them() {
+    let (_world, person) = operator().await;
+    let noted = person.run("token create -m rack7").await;
+    assert_eq!(noted.code, code::USAGE, "{noted:?}");
+    let made = person
+        .run("--json token create --role read-only -m dashboard")
+        .await
+        .json();
+    assert!(person.run("token list").await.out.contains("dashboard"));
+    let revoke = format!("token revoke {}", made["id"].as_str().unwrap());
+    assert!(person.run(&revoke).await.out.contains("is revoked"));
+    let again = person.run(&revoke).await;
+    assert_eq!(again.code, code::DONE, "{again:?}");
+    assert!(again.out.contains("was revoked before; nothing changed"), "{again:?}");
+
+    assert!(
+        person
+            .run("tenant set blue --devices 4")
+            .await
+            .out
+            .contains("may hold 4 devices")
+    );
+    assert!(person.run("tenant set blue").await.out.contains("as it was"));
+    assert!(person.run("tenant list").await.out.contains("4 devices"));
+    assert!(
+        person
+            .run("tenant set blue --devices any")
+            .await
+            .out
+            .contains("any number")
+    );
+    let listed = person.run("--json tenant list").await.json();
+    assert!(listed["tenants"][0]["devices_max"].is_null(), "{listed}");
+    assert_eq!(person.run("tenant set blue --devices many").await.code, code::USAGE);
+}
+
+/// Somebody who has read enough.
+struct Gone;
+
+impl std::io::Write for Gone {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn whoever_stops_reading_is_told_nothing() {
+    let mut err = Vec::new();
+    let code = run(
+        ["holdfast", "completions", "bash"].map(OsString::from).to_vec(),
+        &NoDaemon,
+        &mut Console {
+            out: &mut Gone,
+            err: &mut err,
+            input: &mut Cursor::new(""),
+            env: &|_| None,
+            is_terminal: false,
+            width: 120,
+            zone: TimeZone::UTC,
+            clock: Arc::new(OsClock),
+            entropy: Arc::new(OsEntropy),
+            json: false,
+            address: None,
+            stale: false,
+        },
+    );
+    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (code::IO, ""));
 }
 
 #[test]

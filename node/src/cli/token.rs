@@ -3,14 +3,16 @@
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_proto::id::{Name, TokenId};
 use holdfast_proto::node::NodeRole;
+use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tenant::Role;
 use holdfast_proto::time::Span;
 use reqwest::Method;
 
 use super::console::Console;
 use super::error::CliError;
+use super::init::JOIN_HINT;
 use super::{duration, render};
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::wire::cluster::Applied;
 use crate::wire::token::{TokenList, TokenMade, TokenOrder};
 
@@ -41,7 +43,7 @@ pub struct CreateArgs {
     /// The project that its leases belong to.
     #[arg(long)]
     pub project: Option<Name>,
-    /// What it is for.
+    /// What it is for; only of a token that speaks for somebody.
     #[arg(long, short = 'm', default_value = "")]
     pub note: String,
     /// How long it works, such as 30m [default: 15m for a machine, for ever otherwise].
@@ -100,6 +102,13 @@ impl CreateArgs {
                 "a token that admits a machine belongs to no tenant".to_owned(),
             ));
         }
+        if !self.note.is_empty() {
+            return Err(CliError::Usage(
+                "a token that admits a machine lives for minutes and carries no note: name the machine when it joins \
+                 (`holdfast join --name`), or write one into the log (`holdfast note`)"
+                    .to_owned(),
+            ));
+        }
         Ok(TokenOrder::Join { role, life_ms })
     }
 }
@@ -118,7 +127,7 @@ pub async fn token(command: TokenCommand, client: &Client, console: &mut Console
                     format!("until {}", render::when(at, &console.zone))
                 });
                 match &made.join_line {
-                    Some(line) => format!("{line}\n# admits one machine, works {until}\n"),
+                    Some(line) => format!("{line}\n# admits one machine, works {until}; {JOIN_HINT}\n"),
                     None => format!(
                         "{}\n# token {}, works {until}; it is not shown again\n",
                         made.token, made.id
@@ -151,11 +160,22 @@ pub async fn token(command: TokenCommand, client: &Client, console: &mut Console
             })
         }
         TokenCommand::Revoke { token } => {
-            let done: Applied = client
-                .command(Method::DELETE, &format!("/v1/tokens/{token}"), &serde_json::json!({}))
-                .await?
-                .body;
-            console.show(&done, |_, _| format!("token {token} is revoked"))
+            let revoked = client
+                .command::<Applied>(Method::DELETE, &format!("/v1/tokens/{token}"), &serde_json::json!({}))
+                .await;
+            match revoked {
+                Ok(done) => console.show(&done.body, |_, _| format!("token {token} is revoked")),
+                // What was wanted is so already: nothing is refused to whoever asks again.
+                Err(ClientError::Refused { problem })
+                    if problem.rejection == Some(Rejection::TokenRevoked { token }) && problem.index.is_some() =>
+                {
+                    let index = problem.index.unwrap_or_default();
+                    console.show(&Applied { index }, |_, _| {
+                        format!("token {token} was revoked before; nothing changed")
+                    })
+                }
+                Err(error) => Err(error.into()),
+            }
         }
     }
 }

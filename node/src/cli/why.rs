@@ -1,10 +1,10 @@
 //! `holdfast why`: what happened to a lease, in words, and what keeps it if it waits.
 
 use clap::Args;
-use holdfast_proto::id::LeaseId;
 
 use super::console::Console;
 use super::error::CliError;
+use super::which::{self, Which};
 use super::{plan, render};
 use crate::client::Client;
 use crate::wire::event::LeaseHistory;
@@ -13,8 +13,9 @@ use crate::wire::preview::Preview;
 /// Which lease.
 #[derive(Debug, Args)]
 pub struct WhyArgs {
-    /// Its id, such as lease-12.
-    pub lease: LeaseId,
+    /// Its id, such as lease-12, or the label that it was given with `lease --name`.
+    #[arg(value_parser = which::parse)]
+    pub lease: Which,
 }
 
 /// Tells the history of a lease.
@@ -22,7 +23,8 @@ pub struct WhyArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn why(args: WhyArgs, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let history: LeaseHistory = client.get(&format!("/v1/leases/{}/events", args.lease)).await?.body;
+    let lease = args.lease.find(client).await?;
+    let history: LeaseHistory = client.get(&format!("/v1/leases/{lease}/events")).await?.body;
     console.show(&history, |console, history| {
         let widest = history
             .lines
@@ -44,10 +46,7 @@ pub async fn why(args: WhyArgs, client: &Client, console: &mut Console<'_>) -> R
         return Ok(());
     }
     // Only a lease that waits has more to tell, and only a node that knows how to.
-    match client
-        .get::<Preview>(&format!("/v1/leases/{}/preview", args.lease))
-        .await
-    {
+    match client.get::<Preview>(&format!("/v1/leases/{lease}/preview")).await {
         Ok(preview) => console.print(&format!("now: {}", plan::told(console, &preview.body))),
         Err(_) => Ok(()),
     }

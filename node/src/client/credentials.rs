@@ -26,7 +26,7 @@ use crate::net::tls::https_client;
 pub enum CredentialsError {
     /// Nothing says where a cluster is.
     #[error(
-        "no cluster is known here: run `holdfast init` or `holdfast join`, or set HOLDFAST_ADDRESS, HOLDFAST_TOKEN and HOLDFAST_CA"
+        "no cluster is known here: run `holdfast init` or `holdfast join`, or set HOLDFAST_ADDRESS (host:port), HOLDFAST_TOKEN (from `holdfast token create`) and HOLDFAST_CA (a copy of `identity/ca.crt` from the data folder of any node: its path, or its text)"
     )]
     Absent,
     /// There is no home folder to look in.
@@ -69,7 +69,7 @@ pub enum CredentialsError {
     Token(#[from] crate::bearer::BearerError),
     /// The authority's certificate is not one.
     #[error(
-        "{from} is not the certificate of a cluster's authority: copy `identity/ca.crt` of a node's data folder again"
+        "{from} is not the certificate of a cluster's authority: copy `identity/ca.crt` from the data folder of a node again, and give its path or its text"
     )]
     Authority {
         /// Where it came from.

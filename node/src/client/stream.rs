@@ -140,6 +140,7 @@ impl Client {
 
     /// Opens a path as a stream of NDJSON at the first node that serves it.
     pub(crate) async fn open(&self, path: &str) -> Result<Lines, ClientError> {
+        let path = self.read_path(path);
         let mut source = None;
         let mut reason = None;
         let mut later = None;

@@ -3,6 +3,8 @@
 //! Owns the reading of openraft's metrics. The scheduler, the node lease and the membership duty work only while they lead. The one rule:
 //! leaders are compared whole, term and node: here a leader may be succeeded within its term, so a term alone names nobody.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use futures_util::future::BoxFuture;
 use holdfast_proto::id::NodeId;
 use holdfast_storage::types::{LeaderId, Types};
@@ -40,6 +42,24 @@ impl Leadership {
 pub fn leading<RT: AsyncRuntime>(metrics: &RaftMetrics<Types<RT>>) -> Option<LeaderId> {
     let own = metrics.state.is_leader() && metrics.vote.committed && metrics.vote.leader_id.node_id == metrics.id;
     own.then_some(metrics.vote.leader_id)
+}
+
+/// When this replica last heard its leader, on the boot clock. openraft names the last leader until another is elected,
+/// which without a majority is for ever; this tells how much the name is worth.
+#[derive(Debug, Default)]
+pub struct Pulse(AtomicU64);
+
+impl Pulse {
+    /// Notes that the leader was heard.
+    pub fn beat(&self, boot_ms: u64) {
+        self.0.store(boot_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// How long ago that was; `None` when it has never been.
+    pub fn silent_ms(&self, boot_ms: u64) -> Option<u64> {
+        let last = self.0.load(Ordering::Relaxed);
+        (last > 0).then(|| boot_ms.saturating_sub(last))
+    }
 }
 
 /// A leadership that a quorum has confirmed.

@@ -15,13 +15,13 @@ use holdfast_proto::limits::COMMAND_BYTES_MAX;
 use holdfast_proto::rejection::Rejection;
 use holdfast_storage::types::{Reply, Types};
 use openraft::storage::RaftStateMachine;
-use openraft::{AsyncRuntime, Raft, ReadPolicy};
+use openraft::{AsyncRuntime, Instant as _, Raft, ReadPolicy};
 use openraft_rt::mpsc::{Mpsc, MpscSender};
 use openraft_rt::oneshot::Oneshot;
 use openraft_rt::watch::WatchReceiver;
 
 use super::clock::ClusterClock;
-use super::leadership::{Confirmed, Lead, Leadership};
+use super::leadership::{Confirmed, Lead, Leadership, Pulse};
 use super::proposer::{Pending, Proposer, QUEUE, STOPPED, Submitted};
 use super::rounds::Rounds;
 use super::walls::Walls;
@@ -54,6 +54,8 @@ where
     pub(super) me: NodeId,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Arc<ClusterClock>,
+    /// When a leader was last heard.
+    pub(super) pulse: Arc<Pulse>,
     queue: Sender<RT>,
     rounds: Rounds,
     gate: OnceLock<Gate>,
@@ -87,6 +89,7 @@ where
             me,
             transport,
             clock,
+            pulse: Arc::default(),
             queue,
             rounds: Rounds::default(),
             gate: OnceLock::new(),
@@ -101,6 +104,17 @@ where
     /// The cluster's time here.
     pub fn clock(&self) -> &Arc<ClusterClock> {
         &self.clock
+    }
+
+    /// Milliseconds since this replica last heard its leader; on the leader, since a quorum last answered it.
+    pub fn heard_ms_ago(&self) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if !Leadership::of(&metrics).is_self {
+            return self.pulse.silent_ms(self.clock.boot_ms());
+        }
+        let acknowledged = metrics.last_quorum_acked?;
+        Some(u64::try_from(acknowledged.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Sets the gate, once. Without one every command passes.

@@ -111,9 +111,11 @@ where
     let clock = Arc::new(ClusterClock::new(parts.clock, parts.applied_stamp, replayed_to));
     let replica = Replica::start(raft.clone(), parts.me, parts.transport, clock);
 
+    let (pulse, beats) = (replica.pulse.clone(), replica.clock.clone());
     let raft_service = RaftService {
         raft: raft.clone(),
         may_vote: parts.may_vote.clone(),
+        heard: Arc::new(move || pulse.beat(beats.boot_ms())),
     };
     let snapshot_service = SnapshotService {
         raft,

@@ -20,6 +20,9 @@ pub struct Bill {
     pub total_micros: u64,
     /// The stretch that is running and not charged yet.
     pub open: Option<OpenStretch>,
+    /// The cluster's time that `open` is counted to.
+    #[serde(default)]
+    pub as_of_ms: u64,
     /// The lease is over: the total is final.
     pub is_final: bool,
 }
@@ -59,7 +62,7 @@ pub struct OpenStretch {
     pub unpaid_ms: u64,
     /// Rate of all devices together.
     pub micros_per_hour: u64,
-    /// What it comes to at the cluster's present time.
+    /// What it comes to at `as_of_ms`: what would be charged if it ended then.
     pub so_far_micros: u64,
     /// Position of the event that opened it.
     #[schema(value_type = String)]

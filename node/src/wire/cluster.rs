@@ -15,11 +15,14 @@ pub struct ClusterView {
     pub era: u32,
     /// The rules in force.
     pub machine_level: u32,
-    /// Who leads, as far as this node knows.
+    /// Who leads, as far as this node knows: who led last, when `leader_heard_ms_ago` is more than a moment.
     #[schema(value_type = Option<String>)]
     pub leader: Option<NodeId>,
     /// Term of that leadership.
     pub term: u64,
+    /// How long ago the node that answers heard the leader, or as the leader a quorum; absent when it has not yet.
+    #[serde(default)]
+    pub leader_heard_ms_ago: Option<u64>,
     /// Who votes.
     #[schema(value_type = Vec<String>)]
     pub voters: Vec<NodeId>,
@@ -29,7 +32,7 @@ pub struct ClusterView {
     pub nodes_ready: u32,
     /// Devices.
     pub devices: u32,
-    /// Devices that are healthy and free.
+    /// Devices that are healthy and free, on nodes that can be heard.
     pub devices_free: u32,
     /// Leases that are not ended.
     pub leases: u32,

@@ -220,8 +220,14 @@ pub struct LeaseView {
     pub currency: String,
     /// Rate of the present placement.
     pub micros_per_hour: Option<u64>,
-    /// Charged so far, by closed lines.
+    /// Charged, by closed lines.
     pub charged_micros: u64,
+    /// What it costs so far: what is charged, and what the running stretch comes to at `as_of_ms`.
+    #[serde(default)]
+    pub so_far_micros: u64,
+    /// The cluster's time that this is counted to.
+    #[serde(default)]
+    pub as_of_ms: u64,
     /// Program and arguments.
     pub command: Vec<String>,
     /// Generation of the placement; 0 before the first.
@@ -302,4 +308,7 @@ pub struct LogLine {
     pub position: u64,
     /// The text, with its line end when there was one.
     pub text: String,
+    /// No output, but what a reader should know of it: where what follows was written, or why a part is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }

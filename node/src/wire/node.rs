@@ -36,7 +36,7 @@ pub struct NodeView {
     pub cordoned: Option<String>,
     /// Devices.
     pub devices: u32,
-    /// Devices that are healthy and free.
+    /// Devices that are healthy and free; none while the node cannot be heard.
     pub devices_free: u32,
     /// CPU for tenants, in thousandths of a core.
     pub cpu_milli: u32,

@@ -5,7 +5,7 @@ use std::fmt;
 use holdfast_proto::id::{Name, NodeId, TokenId};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::tenant::Role;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// An order for a token.
@@ -104,8 +104,16 @@ pub struct TokenList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantOrder {
-    /// Most devices in all its live leases together.
-    pub devices_max: u32,
+    /// Most devices in all its live leases together; `null` for any number. When it is left out, what the tenant may hold
+    /// stays as it is, and a new tenant may hold any number.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "said")]
+    #[schema(value_type = Option<u32>)]
+    pub devices_max: Option<Option<u32>>,
+}
+
+/// Tells a `null` from what was left out.
+fn said<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// A tenant.
@@ -114,8 +122,8 @@ pub struct TenantView {
     /// Its name.
     #[schema(value_type = String)]
     pub tenant: Name,
-    /// Most devices in all its live leases together.
-    pub devices_max: u32,
+    /// Most devices in all its live leases together; `null` for any number.
+    pub devices_max: Option<u32>,
     /// Devices of its live leases, waiting ones too.
     pub devices_held: u32,
 }

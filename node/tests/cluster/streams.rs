@@ -244,3 +244,47 @@ async fn whoever_goes_away_from_a_lease_is_told_that_it_goes_on() {
         assert_eq!(ended["exit_code"], 5);
     }
 }
+
+#[tokio::test]
+async fn what_a_lost_node_wrote_is_said_to_be_missing_and_each_place_has_its_head() {
+    let _alone = alone().await;
+    let mut cluster = cluster(3).await;
+    let work = "echo written on $HOLDFAST_NODE; sleep 600";
+    let lease = lease(&cluster, "1xany", &["sh", "-c", work]).await;
+    let first = status(&cluster, &lease, "active").await["members"][0]["label"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let place = cluster
+        .nodes()
+        .iter()
+        .position(|node| node.spec.label == first)
+        .unwrap();
+    let mut before = Running::start(&cluster, &[(place + 1) % 3], &["logs", "-f", &lease]);
+    before.until("written on").await;
+    before.signal(Signal::INT);
+    cluster.kill_all(place).await;
+    let second = until(&cluster, &["show", &lease], |shown| {
+        let moved = shown["status"] == "active" && shown["epoch"].as_u64() > Some(1);
+        moved.then(|| shown["members"][0]["label"].as_str().unwrap().to_owned())
+    })
+    .await;
+    let told = async {
+        loop {
+            let output = run(&cluster, &["logs", &lease]).await;
+            if text(&output.stdout).contains("written on") {
+                return (text(&output.stdout), text(&output.stderr));
+            }
+        }
+    };
+    let (out, err) = tokio::time::timeout(WITHIN, told).await.unwrap();
+    assert_eq!(out.lines().count(), 1, "{out}");
+    for said in [
+        format!("— epoch 1 on {first} —"),
+        format!("the output of epoch 1 is on {first}, which cannot be heard since 20"),
+        "that part is missing".to_owned(),
+        format!("— epoch 2 on {second} —"),
+    ] {
+        assert!(err.contains(&said), "{said}: {err}");
+    }
+}

@@ -118,6 +118,16 @@ impl State {
         self.devices_of(node).filter(move |slot| takes && slot.is_free())
     }
 
+    /// Returns the devices of a node that nobody holds and that are well, as far as can be known: none while the node
+    /// cannot be heard. A node that is kept from new work shows how far it is empty.
+    pub fn heard_free(&self, node: NodeId) -> impl Iterator<Item = &Arc<Slot>> {
+        let heard = self
+            .nodes
+            .get(&node)
+            .is_some_and(|node| node.status == NodeStatus::Ready);
+        self.devices_of(node).filter(move |slot| heard && slot.is_free())
+    }
+
     /// Returns the nodes that belong to the cluster, in order of their ids.
     pub fn present_nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values().filter(|node| node.status != NodeStatus::Removed)

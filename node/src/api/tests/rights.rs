@@ -83,6 +83,13 @@ async fn no_endpoint_answers_without_a_valid_token_unless_it_says_so() {
             assert_eq!(response.status(), 401, "{} with {show:?}", route.path);
             assert!(response.headers().contains_key("www-authenticate"));
             let problem: Value = response.json().await.unwrap();
+            if problem["code"] == "token-expired" {
+                let detail = problem["detail"].as_str().unwrap();
+                assert!(
+                    detail.contains("expired 1m") && detail.contains("ago, at 20"),
+                    "{detail}"
+                );
+            }
             details.insert(problem["code"].as_str().unwrap().to_owned());
         }
     }
@@ -293,6 +300,9 @@ async fn no_text_of_the_interface_shows_a_secret() {
     texts.push_str(&serde_json::to_string(&page).unwrap());
     texts.push_str(&format!("{:?} {:?}", world.operator, world.state()));
     assert!(!texts.contains(&marker), "a text shows the operator's secret");
+    // Nor do the bytes that snapshots are made of.
+    let written = hex::encode(world.state().encode());
+    assert!(!written.contains(&marker) && !written.contains(&hex::encode(&marker)));
 }
 
 #[tokio::test]

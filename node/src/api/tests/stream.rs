@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use holdfast_proto::command::Command;
+use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::Cursor;
 use holdfast_proto::tenant::Role;
 use reqwest::Method;
@@ -98,6 +100,59 @@ async fn every_event_is_given_once_and_in_order_across_pages_and_streams() {
     }
     assert!(streamed.windows(2).all(|pair| pair[0].0 < pair[1].0));
     assert_eq!(streamed, paged);
+}
+
+/// One event of every kind, as it was written down when its kind was released.
+fn one_of_each(from: u64) -> Vec<EventRecord> {
+    let golden = include_str!("../../../../proto/tests/golden/events.txt");
+    let bytes = golden.lines().filter_map(|line| line.rsplit(' ').next());
+    let records = bytes.map(|bytes| EventRecord::decode(&hex::decode(bytes).unwrap()).unwrap());
+    (from..)
+        .zip(records)
+        .map(|(index, record)| EventRecord {
+            cursor: Cursor { index, sub: 0 },
+            ..record
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_kind_of_event_is_in_the_stream_in_full_and_under_its_topic() {
+    let world = World::start().await;
+    let first = world.state_cursor().index + 1;
+    let written = one_of_each(first);
+    let kinds: BTreeSet<&str> = written.iter().map(|record| record.event.name()).collect();
+    let all: BTreeSet<&str> = Event::TABLE.iter().map(|(_, name, _)| *name).collect();
+    assert_eq!(kinds, all, "the sample has every kind");
+    world.tell(written.clone());
+
+    let client = world.client(Some(&world.operator));
+    let before = Cursor {
+        index: first - 1,
+        sub: u32::MAX,
+    };
+    let mut stream = client.events("", Some(before));
+    for record in &written {
+        let event = loop {
+            match stream.next().await.unwrap() {
+                Item::Event(event) => break event,
+                Item::Bookmark(_) => {}
+                other @ Item::Compacted(_) => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(event.id, record.cursor, "{} is left out", record.event.name());
+        assert_eq!(event.kind, format!("holdfast.{}", record.event.name()));
+        assert_eq!(event.data, record.event);
+        assert_eq!(event.request, record.request.map(|key| key.id));
+        let sentence = crate::history::sentence(&record.event, &|_| None, "USD");
+        assert!(!sentence.trim().is_empty(), "{} has no words", record.event.name());
+    }
+    for record in &written {
+        let topic = record.event.topic().name();
+        let path = format!("/v1/events?limit=1000&after={before}&topic={topic}");
+        let page: EventPage = client.get(&path).await.unwrap().body;
+        assert!(page.events.iter().any(|event| event.id == record.cursor), "{topic}");
+    }
 }
 
 #[tokio::test]

@@ -114,10 +114,15 @@ impl Standing for World {
     fn leadership(&self) -> Leadership {
         let leads = !self.leaderless.load(Ordering::SeqCst);
         Leadership {
-            leader: leads.then_some(self.node),
+            // Without another election the last leader stays named.
+            leader: Some(self.node),
             term: 1,
-            heard_ms_ago: Some(if leads { 0 } else { 700 }),
+            heard_ms_ago: Some(if leads { 0 } else { 7_000 }),
         }
+    }
+
+    fn time(&self) -> Timestamp {
+        Timestamp(self.wall_ms())
     }
 }
 
@@ -465,6 +470,11 @@ impl World {
             command,
         };
         assert!(matches!(self.apply(envelope), Outcome::Applied { .. }));
+    }
+
+    /// Puts events into the history as they are, whatever the machine would have said.
+    pub(crate) fn tell(&self, records: impl IntoIterator<Item = EventRecord>) {
+        self.records.lock().unwrap().extend(records.into_iter().map(Arc::new));
     }
 
     /// Drops events up to a position.

@@ -5,7 +5,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_proto::id::RequestId;
+use holdfast_proto::command::Command;
+use holdfast_proto::device::Grade;
+use holdfast_proto::id::{DeviceId, Generation, RequestId};
+use holdfast_proto::telemetry::HealthEdge;
 use holdfast_proto::tenant::Role;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -16,10 +19,11 @@ use crate::client::ClientError;
 use crate::env::{Clock, OsClock};
 use crate::wire::bill::Bill;
 use crate::wire::cluster::{Applied, ClusterView};
-use crate::wire::event::LeaseHistory;
+use crate::wire::event::{EventPage, LeaseHistory};
 use crate::wire::lease::{LeaseAccepted, LeaseList, LeaseOrder, LeaseView, Quote};
+use crate::wire::node::{GpuList, NodeList};
 use crate::wire::problem::code;
-use crate::wire::token::{TokenList, TokenMade};
+use crate::wire::token::{TenantList, TokenList, TokenMade};
 use crate::wire::{AGE_MS, INDEX, REQUEST_ID, SERVED_BY};
 
 fn order(devices: u32) -> LeaseOrder {
@@ -82,6 +86,197 @@ async fn a_lease_is_ordered_shown_extended_and_given_back() {
         history.lines[0]
     );
     assert!(history.lines.iter().any(|line| line.text.contains("on n1")));
+}
+
+#[tokio::test]
+async fn a_lost_card_of_a_full_node_leaves_none_free_and_never_less_than_none() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let answer = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", &order(u32::from(DEVICES)))
+        .await
+        .unwrap();
+    world.run(answer.body.lease);
+    let lost = DeviceId([1; 16]);
+    world.say(Command::ReportHealth {
+        node: world.node,
+        edges: vec![HealthEdge {
+            device: lost,
+            grade: Grade::Missing,
+            xid: Some(79),
+            reason: "fell off the bus".to_owned(),
+        }],
+    });
+
+    let node = client.get::<NodeList>("/v1/nodes").await.unwrap().body.nodes.remove(0);
+    assert_eq!((node.devices, node.devices_free), (DEVICES.into(), 0));
+    let cluster = client.get::<ClusterView>("/v1/cluster").await.unwrap().body;
+    assert_eq!((cluster.devices, cluster.devices_free), (DEVICES.into(), 0));
+    let gpus = client.get::<GpuList>("/v1/gpus").await.unwrap().body.gpus;
+    let gone = gpus.iter().find(|gpu| gpu.id == lost).unwrap();
+    assert_eq!(
+        (gone.grade, gone.xid, gone.lease),
+        (Grade::Missing, Some(79), Some(answer.body.lease))
+    );
+    let metrics = client.text("/metrics").await.unwrap();
+    assert!(
+        metrics.contains("holdfast_devices{model=\"h100\",free=\"false\"} 8") && !metrics.contains("free=\"true\""),
+        "{metrics}"
+    );
+    let page: EventPage = client
+        .get("/v1/events?limit=1000&after=0&topic=node")
+        .await
+        .unwrap()
+        .body;
+    assert!(
+        page.events.iter().any(|event| event.kind == "holdfast.device-graded"),
+        "{page:?}"
+    );
+    // What is over the count is asked for, and told what there is.
+    let refused = client.ask::<Quote>("/v1/quotes", &order(u32::from(DEVICES))).await;
+    assert_eq!(code_of(&refused.unwrap_err()), "cannot-fit");
+    let quote = client.ask::<Quote>("/v1/quotes", &order(1)).await.unwrap().body;
+    assert_eq!(quote.offers[0].free, 0);
+}
+
+#[tokio::test]
+async fn what_runs_is_priced_up_to_now_and_not_past_its_time_or_its_cap() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let mut capped = order(2);
+    capped.cap_micros = Some(1_000_000);
+    let mut leases = Vec::new();
+    for order in [order(2), capped] {
+        let accepted: LeaseAccepted = client.command(Method::POST, "/v1/leases", &order).await.unwrap().body;
+        world.run(accepted.lease);
+        leases.push(accepted.lease);
+    }
+    let seen = async |lease| {
+        let view: LeaseView = client.get(&format!("/v1/leases/{lease}")).await.unwrap().body;
+        let bill: Bill = client.get(&format!("/v1/leases/{lease}/bill")).await.unwrap().body;
+        assert_eq!(
+            (view.charged_micros, bill.total_micros),
+            (0, 0),
+            "no entry has charged it yet"
+        );
+        let open = bill.open.unwrap();
+        // The two answers are a moment apart.
+        let slack = (bill.as_of_ms - view.as_of_ms) * open.micros_per_hour / 3_600_000 + 1;
+        assert!(
+            view.so_far_micros.abs_diff(open.so_far_micros) <= slack,
+            "{view:?} {open:?}"
+        );
+        (view.so_far_micros, view.as_of_ms - view.since_ms)
+    };
+    // A tenth of an hour of two devices at 2.50 each.
+    world.jump(Duration::from_secs(360));
+    for lease in &leases {
+        let (so_far, ran_ms) = seen(*lease).await;
+        assert!(
+            ran_ms >= 360_000 && so_far.abs_diff(ran_ms * 5_000_000 / 3_600_000) <= 1,
+            "{so_far} after {ran_ms}"
+        );
+    }
+    // Nobody has ended them, but neither costs more than it can.
+    world.jump(Duration::from_secs(36_000));
+    assert_eq!(seen(leases[0]).await.0, 5_000_000);
+    assert_eq!(seen(leases[1]).await.0, 1_000_000);
+    let list = client.get::<LeaseList>("/v1/leases").await.unwrap().body.leases;
+    assert_eq!(list.iter().map(|lease| lease.so_far_micros).sum::<u64>(), 6_000_000);
+    // Without a leader nobody knows what still runs: what is told is as of what was last heard.
+    world.leaderless.store(true, Ordering::SeqCst);
+    let view: LeaseView = client
+        .get(&format!("/v1/leases/{}?consistency=stale", leases[0]))
+        .await
+        .unwrap()
+        .body;
+    assert!(
+        view.as_of_ms < view.expires_ms.unwrap() && view.so_far_micros < 1_000_000,
+        "{view:?}"
+    );
+}
+
+#[tokio::test]
+async fn devices_of_a_node_that_cannot_be_heard_are_not_free() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let free = async || {
+        let node = client.get::<NodeList>("/v1/nodes").await.unwrap().body.nodes.remove(0);
+        let cluster = client.get::<ClusterView>("/v1/cluster").await.unwrap().body;
+        let quote = client.ask::<Quote>("/v1/quotes", &order(1)).await.unwrap().body;
+        let metrics = client.text("/metrics").await.unwrap();
+        let shown = metrics.contains("holdfast_devices{model=\"h100\",free=\"true\"} 8");
+        (node.devices_free, cluster.devices_free, quote.offers[0].free, shown)
+    };
+    assert_eq!(free().await, (8, 8, 8, true));
+    world.say(Command::MarkNodeUnreachable {
+        node: world.node,
+        generation: Generation(1),
+    });
+    assert_eq!(free().await, (0, 0, 0, false));
+    assert_eq!(
+        client.get::<NodeList>("/v1/nodes").await.unwrap().body.nodes[0].devices,
+        8
+    );
+}
+
+#[tokio::test]
+async fn what_can_never_fit_is_told_with_the_limit_that_keeps_it() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let mut zone = order(2);
+    zone.zones = vec!["elsewhere".parse().unwrap()];
+    let mut memory = order(2);
+    memory.memory_mib_per_device = 512_001;
+    let mut cpu = order(8);
+    cpu.cpu_milli_per_device = 64_000;
+    for (order, told) in [
+        (zone, "without \"zone elsewhere\" 8"),
+        (memory, "without \"512001 MiB of memory for each device\" 8"),
+        (cpu, "without \"64000m CPU for each device\" 8"),
+    ] {
+        for path in ["/v1/leases", "/v1/quotes", "/v1/previews"] {
+            let refused = match path {
+                "/v1/leases" => client.command::<Value>(Method::POST, path, &order).await,
+                path => client.ask::<Value>(path, &order).await,
+            };
+            let refused = refused.unwrap_err();
+            assert_eq!(code_of(&refused), "cannot-fit", "{path}");
+            assert!(refused.to_string().contains(told), "{path}: {refused}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_is_not_named_stays_as_it_is() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let holds = async |order: Value| {
+        client
+            .command::<Applied>(Method::PUT, "/v1/tenants/blue", &order)
+            .await
+            .unwrap();
+        let tenants = client.get::<TenantList>("/v1/tenants").await.unwrap().body.tenants;
+        tenants
+            .iter()
+            .find(|tenant| tenant.tenant.as_str() == "blue")
+            .unwrap()
+            .devices_max
+    };
+    assert_eq!(holds(json!({})).await, None, "a new tenant may hold any number");
+    assert_eq!(holds(json!({ "devices_max": 4 })).await, Some(4));
+    assert_eq!(holds(json!({})).await, Some(4));
+    assert_eq!(holds(json!({ "devices_max": null })).await, None);
+    let page: EventPage = client
+        .get("/v1/events?limit=1000&after=0&topic=security")
+        .await
+        .unwrap()
+        .body;
+    let text = serde_json::to_string(&page).unwrap();
+    assert!(
+        text.contains("tenant-set") && !text.contains(&u32::MAX.to_string()),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -154,7 +349,7 @@ async fn without_a_leader_a_write_ends_unknown_with_the_id_to_retry_and_stale_re
     assert_eq!(fresh.json::<Value>().await.unwrap()["code"], "not-fresh");
     let stale = get("/v1/cluster?consistency=stale").await.unwrap();
     assert_eq!(stale.status(), 200);
-    assert_eq!(stale.headers()[AGE_MS], "700");
+    assert_eq!(stale.headers()[AGE_MS], "7000");
     assert_eq!(stale.headers()[SERVED_BY], world.node.to_string());
     assert!(stale.headers().contains_key(INDEX));
     assert_eq!(get("/readyz").await.unwrap().status(), 503);

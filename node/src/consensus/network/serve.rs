@@ -34,6 +34,8 @@ where
     pub raft: Raft<Types<RT>, SM>,
     /// Who may vote.
     pub may_vote: MayVote,
+    /// Notes that the leader was heard.
+    pub heard: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl<RT, SM> RaftService<RT, SM>
@@ -69,6 +71,7 @@ where
             kind::APPEND => {
                 let request = wire::read_append(request).map_err(refusal)?;
                 self.own(from, &request.vote)?;
+                (self.heard)();
                 let mut answers = Box::pin(self.raft.stream_append(stream::once(std::future::ready(request))));
                 let answer = answers
                     .next()
@@ -115,7 +118,10 @@ where
     ) -> Option<(AppendEntriesRequest<Types<RT>>, Box<dyn FrameSource>)> {
         let frame = source.next().await.ok()??;
         match wire::read_append(&frame) {
-            Ok(request) if self.own(from, &request.vote).is_ok() => Some((request, source)),
+            Ok(request) if self.own(from, &request.vote).is_ok() => {
+                (self.heard)();
+                Some((request, source))
+            }
             Ok(_) => None,
             Err(error) => {
                 tracing::warn!(%from, %error, "an append cannot be read");
