@@ -7,6 +7,8 @@
 
 #[path = "cluster/edges.rs"]
 mod edges;
+#[path = "cluster/leaders.rs"]
+mod leaders;
 #[path = "cluster/streams.rs"]
 mod streams;
 
@@ -349,6 +351,9 @@ async fn four_wrong_join_tokens_get_four_different_answers() {
             answer.contains("holdfast token create") || answer.contains("join line"),
             "{name}: {answer}"
         );
+        if name == "expired" {
+            assert!(answer.contains("expired at 20") && answer.contains("s ago"), "{answer}");
+        }
         answers.push(answer);
     }
     answers.sort();
@@ -449,6 +454,19 @@ async fn a_node_without_a_leader_still_serves_the_committed_stream_and_says_how_
     assert_eq!(told["error"]["code"], "outcome-unknown");
     let aged = cluster.json(&["cluster", "status", "--stale"]).await.unwrap();
     assert!(aged["applied"].as_u64() > Some(0), "{aged}");
+    let fresh = run(&cluster, &["nodes", "--json"]).await;
+    assert_eq!(fresh.status.code(), Some(69), "{}", text(&fresh.stdout));
+    let told: Value = serde_json::from_slice(&fresh.stdout).unwrap();
+    assert_eq!(told["error"]["code"], "not-fresh", "{told}");
+    // The leader that is still named is not said to lead, and those that are down are not said to be there.
+    until(&cluster, &["cluster", "status", "--stale"], |status| {
+        (status["leader_heard_ms_ago"].as_u64() > Some(2_000)).then_some(())
+    })
+    .await;
+    let shown = text(&run(&cluster, &["cluster", "status", "--stale"]).await.stdout);
+    for said in ["none heard", "a1 does not answer", "b1 does not answer", "c1 answers"] {
+        assert!(shown.contains(said), "{said}: {shown}");
+    }
 }
 
 #[tokio::test]

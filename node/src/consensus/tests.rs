@@ -7,6 +7,7 @@ mod wires;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use super::membership::{Known, Picture};
 use super::network::files::StoredSnapshots;
 use super::start::{Parts, Started, start};
 use super::{Linearize, Outcome, Propose};
-use crate::env::OsClock;
+use crate::env::{Clock, OsClock};
 use crate::net::router::{KindRouter, Router};
 use crate::net::{Class, Transport};
 
@@ -43,8 +44,22 @@ fn name(text: &str) -> holdfast_proto::id::Name {
     text.parse().unwrap()
 }
 
+/// A machine's clocks, of which the one on the wall can be stepped.
+#[derive(Default)]
+struct SteppedClock(AtomicI64);
+
+impl Clock for SteppedClock {
+    fn boot_ms(&self) -> u64 {
+        OsClock.boot_ms()
+    }
+    fn wall_ms(&self) -> u64 {
+        OsClock.wall_ms().saturating_add_signed(self.0.load(Ordering::SeqCst))
+    }
+}
+
 struct Node {
     started: Started<Rt, Tape>,
+    clock: Arc<SteppedClock>,
     tape: Tape,
     _log: LogThread,
 }
@@ -116,6 +131,7 @@ impl Cluster {
         let store = SnapshotStore::open(disk, Path::new("/snapshots")).unwrap();
         let tape = Tape::open(store.clone());
         let (router, stamps, picture) = (Arc::new(Router::new()), tape.clone(), self.picture.clone());
+        let clock = Arc::<SteppedClock>::default();
         let parts = Parts {
             me: NodeId(node),
             config: Arc::new(self.config.clone()),
@@ -124,7 +140,7 @@ impl Cluster {
             files: Arc::new(StoredSnapshots::new(store)),
             transport: Arc::new(Wire::new(self.wires.clone(), NodeId(node))) as Arc<dyn Transport>,
             router: router.clone(),
-            clock: Arc::new(OsClock),
+            clock: clock.clone(),
             applied_stamp: Arc::new(move || stamps.stamp()),
             picture: Arc::new(move || picture.lock().unwrap().clone()),
             may_vote: Arc::new(|node| node != NodeId(99)),
@@ -139,6 +155,7 @@ impl Cluster {
             node,
             Node {
                 started,
+                clock,
                 tape,
                 _log: thread,
             },
@@ -290,7 +307,9 @@ async fn a_leader_that_is_cut_off_gives_no_fresh_read_and_proposes_nothing() {
     let others: Vec<u64> = (1..=3).filter(|node| *node != old).collect();
     cluster.insist(others[0], "on the other side").await;
 
+    // It has everything that it knows of applied; that alone makes no read fresh.
     assert!(cluster.nodes[&old].started.replica.confirm().await.is_err());
+    assert!(cluster.nodes[&old].started.replica.linearize().await.is_err());
     assert!(matches!(
         cluster.propose(old, "on the lost side").await,
         Outcome::Unknown { .. }
@@ -384,7 +403,7 @@ async fn stamps_never_decrease_across_leaders() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_never_comes_up_does_not_become_a_voter() {
-    let cluster = Cluster::of(3, |_| {}).await;
+    let mut cluster = Cluster::of(3, |_| {}).await;
     cluster.until_voters(&[1, 2, 3]).await;
     for dead in [7, 8] {
         cluster.join(dead);
@@ -405,6 +424,12 @@ async fn a_node_that_never_comes_up_does_not_become_a_voter() {
         cluster.insist(leader, &number.to_string()).await;
     }
     assert_eq!(cluster.voters(leader), BTreeSet::from([1, 2, 3]));
+    // Nor do they count when one that votes is gone too: the other two go on.
+    let stopped = (1..=3).find(|node| *node != leader).unwrap();
+    cluster.stop(stopped).await;
+    let index = cluster.insist(leader, "with two of three").await;
+    assert!(cluster.nodes[&leader].started.replica.linearize().await.unwrap() >= index);
+    assert!(cluster.voters(leader).is_disjoint(&BTreeSet::from([7, 8])));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -426,6 +451,82 @@ async fn a_removed_voter_is_replaced_and_taken_out() {
             raft.voter_ids().collect::<BTreeSet<_>>() == left && raft.learner_ids().count() == 0
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_and_a_removal_at_once_end_in_one_configuration() {
+    let mut cluster = Cluster::of(4, |_| {}).await;
+    cluster
+        .until("three voters of four", |cluster| cluster.voters(1).len() == 3)
+        .await;
+    let leader = cluster.until_leader().await;
+    let gone = *cluster.voters(leader).iter().find(|node| **node != leader).unwrap();
+    // Both are asked for in one breath, so that neither change has begun when the other is wanted.
+    let added = Known {
+        node: NodeId(5),
+        zone: name("z5"),
+        role: NodeRole::Replica,
+        removed: false,
+        lost: false,
+        address: "h5:1".into(),
+    };
+    {
+        let mut picture = cluster.picture.lock().unwrap();
+        for known in &mut picture.nodes {
+            known.removed |= known.node == NodeId(gone);
+        }
+        picture.nodes.push(added);
+    }
+    cluster.start(5).await;
+    cluster.stop(gone).await;
+    let left: BTreeSet<u64> = (1..=5).filter(|node| *node != gone).collect();
+    let settled = |cluster: &Cluster| {
+        cluster.nodes.values().all(|node| {
+            let metrics = node.started.replica.raft().metrics();
+            let members = metrics
+                .borrow_watched()
+                .committed_membership_config
+                .membership()
+                .clone();
+            let all: BTreeSet<u64> = members.nodes().map(|(node, _)| *node).collect();
+            members.get_joint_config().len() == 1 && members.voter_ids().count() == 3 && all == left
+        })
+    };
+    cluster
+        .until("one configuration without the removed node", settled)
+        .await;
+    let index = cluster.insist(5, "through the one that joined").await;
+    assert!(cluster.nodes[&5].started.replica.linearize().await.unwrap() >= index);
+    assert!(settled(&cluster), "it is not left half changed afterwards");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_steps_an_hour_either_way_changes_no_read_and_no_stamp() {
+    const HOUR: i64 = 3_600_000;
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    let follower = (1..=3).find(|node| *node != leader).unwrap();
+    cluster.insist(leader, "before").await;
+    for (stepped, by) in [(leader, HOUR), (leader, -HOUR), (follower, HOUR), (follower, -HOUR)] {
+        let begun = OsClock.boot_ms();
+        let before = *cluster.nodes[&leader].tape.stamps().last().unwrap();
+        cluster.nodes[&stepped].clock.0.store(by, Ordering::SeqCst);
+        let text = format!("{stepped} by {by}");
+        for (writer, reader) in [(leader, follower), (follower, leader), (stepped, stepped)] {
+            let index = cluster.insist(writer, &text).await;
+            let read = cluster.nodes[&reader].started.replica.linearize().await.unwrap();
+            assert!(read >= index && cluster.tape(reader).contains(&text), "{text}");
+        }
+        let after = *cluster.nodes[&leader].tape.stamps().last().unwrap();
+        // The stamps went on by what passed, give or take the slewing of both clocks; far less than the step.
+        let passed = OsClock.boot_ms() - begun;
+        assert!(
+            before <= after && after.0 - before.0 <= passed + 2_000,
+            "{text}: {before:?} to {after:?} in {passed} ms"
+        );
+        cluster.nodes[&stepped].clock.0.store(0, Ordering::SeqCst);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

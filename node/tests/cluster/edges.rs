@@ -160,6 +160,7 @@ async fn a_folder_is_one_nodes_and_a_port_is_one_programs() {
         .next()
         .unwrap()
         .to_owned();
+    let cluster = node.ready["cluster"].clone();
     let told = |ended: Result<Node, Ended>, code: i32, words: &[&str]| {
         let Err(ended) = ended else { panic!("it serves") };
         assert_eq!(ended.code, Some(code), "{ended:?}");
@@ -186,6 +187,17 @@ async fn a_folder_is_one_nodes_and_a_port_is_one_programs() {
         65,
         &["already holds node", "holdfast serve"],
     );
+    // Nor does it become a node of another cluster.
+    let elsewhere = machine.start(&["init"], &machine.path("elsewhere")).await.unwrap();
+    let line = elsewhere.ready["join"].as_str().unwrap().to_owned();
+    let join: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let own = cluster.as_str().unwrap();
+    told(
+        machine.start(&join, &data).await,
+        65,
+        &["already holds node", "of cluster", own, "--data"],
+    );
+    elsewhere.stop().await;
     told(
         machine.start(&["serve"], &other).await,
         65,
