@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_storage::disk::memory::{Faults, MemoryDisk};
+use holdfast_storage::disk::memory::{Faults, Image, MemoryDisk};
 use holdfast_storage::disk::{Disk, DiskFile, DiskLock, Open};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -120,6 +120,38 @@ impl SimulatedDisk {
         let lost = self.memory.crash().saturating_add(dropped);
         runtime::note(self.shared.host, Kind::Lose, [lost as u64, self.memory.trace(), 0]);
         lost
+    }
+
+    /// Copies what is durable now.
+    pub fn image(&self) -> Image {
+        self.memory.image()
+    }
+
+    /// Puts an image back, while nobody runs on this disk.
+    pub fn put_back(&self, image: &Image) {
+        self.memory.put_back(image);
+        runtime::note(self.shared.host, Kind::Lose, [0, self.memory.trace(), 1]);
+    }
+
+    /// Bytes that its files take.
+    pub fn used(&self) -> u64 {
+        self.memory.used()
+    }
+
+    /// Makes calls fail from now on; a restart of the machine changes nothing about it.
+    pub fn set_faults(&self, faults: Faults) {
+        self.memory.set_faults(faults);
+    }
+
+    /// Zeroes the newest snapshot behind its replica's back; says whether there were two.
+    pub fn damage_newest_snapshot(&self) -> bool {
+        let folder = Path::new("/snapshots");
+        let mut names = self.memory.list(folder).unwrap_or_default();
+        names.retain(|name| name.ends_with(".snap"));
+        if let Some(newest) = names.last() {
+            self.memory.corrupt(&folder.join(newest), 0, |bytes| bytes.fill(0));
+        }
+        names.len() > 1
     }
 
     /// Makes syncs take up to this long from now on; a healthy disk's time when none is given.

@@ -7,6 +7,7 @@
 //! Not here: the product's own tests, real processes and real disks, timing measurements.
 
 pub mod check;
+pub mod damage;
 pub mod disk;
 pub mod fault;
 pub mod net;

@@ -8,6 +8,7 @@
 
 pub mod archive;
 pub mod auth;
+pub mod backup;
 pub mod bill;
 pub mod body;
 pub mod cluster;
@@ -49,7 +50,7 @@ use crate::consensus::{Linearize, Propose};
 use crate::env::{Clock, Entropy};
 use event::ring::Ring;
 use metrics::Requests;
-use seam::{Admit, Committed, Logs, MetricSource, Standing};
+use seam::{Admit, Committed, Footprint, Logs, MetricSource, Standing};
 
 /// How much the interface takes on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +111,8 @@ pub struct Parts {
     pub committed: Arc<dyn Committed>,
     /// Who leads.
     pub standing: Arc<dyn Standing>,
+    /// What this node's memory takes on its disk.
+    pub footprint: Arc<dyn Footprint>,
     /// Output of work on this node.
     pub logs: Arc<dyn Logs>,
     /// Admits machines.

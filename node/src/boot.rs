@@ -6,6 +6,7 @@
 
 mod api;
 mod device;
+mod disk;
 mod envelope;
 mod executor;
 mod found;
@@ -14,6 +15,8 @@ mod kept;
 mod lease;
 mod link;
 mod node;
+mod recover;
+mod restore;
 mod scheduler;
 mod sockets;
 mod storage;
@@ -23,10 +26,11 @@ mod work;
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use holdfast_storage::backup::Backup;
 use holdfast_storage::machine::state::State;
 
 use crate::bench::{self, BenchFlags};
-use crate::cli::daemon::{Daemon, DaemonError, Ready};
+use crate::cli::daemon::{Daemon, DaemonError, Ready, Recovery};
 use crate::cli::error::CliError;
 use crate::config::Config;
 use crate::demo::{self, DemoFlags};
@@ -53,6 +57,15 @@ impl Daemon for RealDaemon {
     fn serve(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError> {
         let resuming = found::resume(&config)?;
         node::run(config, resuming, ready)
+    }
+
+    fn restore(&self, config: Config, backup: Backup, adopt: bool, ready: Ready<'_>) -> Result<(), DaemonError> {
+        let founding = restore::found(&config, &backup, adopt)?;
+        node::run(config, founding, ready)
+    }
+
+    fn recover(&self, config: Config, dry_run: bool) -> Result<Recovery, DaemonError> {
+        recover::recover(&config, dry_run)
     }
 
     fn demo(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {

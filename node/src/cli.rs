@@ -6,6 +6,7 @@
 
 pub mod amount;
 pub mod attach;
+pub mod backup;
 pub mod bill;
 pub mod cluster;
 pub mod console;
@@ -39,6 +40,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use cluster::ClusterCommand;
 use console::Console;
 use daemon::Daemon;
 use error::{CliError, code};
@@ -200,6 +202,9 @@ fn perform(command: Command, daemon: &dyn Daemon, console: &mut Console<'_>) -> 
         Command::Init(args) => done(init::init(args, daemon, console)),
         Command::Join(args) => done(join::join(args, daemon, console)),
         Command::Serve(args) => done(serve::serve(args, daemon, console)),
+        Command::Cluster(ClusterCommand::Restore(args)) => done(backup::restore(args, daemon, console)),
+        Command::Cluster(ClusterCommand::Recover(args)) => done(backup::recover(args, daemon, console)),
+        Command::Cluster(ClusterCommand::BackupVerify { file }) => done(backup::verify(&file, console)),
         Command::Replay(args) => done(replay::replay(args, console)),
         Command::Demo(args) => daemon.demo(&args.arguments, console.json),
         Command::Bench(args) => daemon.bench(&args.arguments, console.json),

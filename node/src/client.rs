@@ -252,6 +252,32 @@ impl Client {
         })
     }
 
+    /// Fetches bytes, however many, and hands them on as they come.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but `Unknown`; what `take` refuses is told as garbled.
+    pub async fn fetch(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<(), ClientError> {
+        let call = Call {
+            method: Method::GET,
+            path,
+            body: None,
+            request: None,
+        };
+        let (address, mut response) = self.send(&call).await?;
+        let garbled = |reason: String| ClientError::Garbled {
+            address: address.clone(),
+            reason,
+        };
+        while let Some(piece) = response.chunk().await.map_err(|error| garbled(error.to_string()))? {
+            take(&piece).map_err(|error| garbled(error.to_string()))?;
+        }
+        Ok(())
+    }
+
     /// Asks something that changes nothing, such as a quote.
     ///
     /// # Errors

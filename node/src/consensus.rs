@@ -4,12 +4,15 @@
 //! lease call them on any node; whether this replica leads is not their concern. The one rule: an outcome that is not known is never
 //! told as a failure, because only a refusal proves that nothing happened.
 
+pub mod agreement;
 pub mod clock;
+pub mod compaction;
 pub mod config;
 pub mod forward;
 pub mod leadership;
 pub mod membership;
 pub mod network;
+pub mod promise;
 pub mod proposer;
 pub mod replica;
 mod rounds;

@@ -58,6 +58,15 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
     },
+    /// What the node is to begin with could not be put into its folder.
+    #[error("cannot put the cluster's state into {path:?}")]
+    Prepare {
+        /// The folder.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The parts of the identity do not belong together.
     #[error("the identity in {path:?} is damaged: {what}")]
     Mismatch {
@@ -113,10 +122,23 @@ impl Identity {
     ) -> Result<(Self, NodeFile), IdentityError> {
         let mut cluster = ClusterId::default();
         entropy.fill(&mut cluster.0);
+        Self::found_as(folder, cluster, label, hosts, wall_ms, |_| Ok(()))
+    }
+
+    /// Founds a cluster under an id that is given; `prepare` puts what the node begins with into its folder.
+    pub fn found_as(
+        folder: &DataFolder,
+        cluster: ClusterId,
+        label: &str,
+        hosts: &[String],
+        wall_ms: u64,
+        prepare: impl FnOnce(NodeId) -> Result<(), IdentityError>,
+    ) -> Result<(Self, NodeFile), IdentityError> {
         let authority = Authority::found(cluster, wall_ms)?;
         let key = NodeKey::generate()?;
         let certificate = authority.issue(&key.spki(), cluster, hosts, wall_ms)?;
         write_authority_key(folder, &authority.key_pem())?;
+        prepare(key.node_id())?;
         Self::settle(folder, label, &key, certificate, authority.certificate().clone())
     }
 

@@ -8,6 +8,7 @@
 //! snapshot that covers them is, because a snapshot is what lets their entries be purged.
 
 mod build;
+mod hashes;
 
 use std::io;
 use std::marker::PhantomData;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::{Stream, TryStreamExt};
-use holdfast_proto::command::Envelope;
+use holdfast_proto::command::{Command, Envelope};
 use holdfast_proto::frame::FrameError;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine, Snapshot};
 use openraft::{AsyncRuntime, OptionalSend};
@@ -26,12 +27,15 @@ use crate::disk::Disk;
 use crate::event_log::{self, EventLog, Found};
 use crate::journal::{WriteError, describe};
 use crate::machine::{DecodeError, LEVEL_MAX, Machine, State};
-use crate::snapshot::{SnapshotError, SnapshotFile, SnapshotStore};
+use crate::snapshot::{Pause, SnapshotError, SnapshotFile, SnapshotStore};
 use crate::source::{CommittedSource, Published};
 use crate::types::stored::MembersError;
 use crate::types::{Entry, LeaderId, LogId, Payload, Peer, SnapshotMeta, StoredMembership, Types};
 
 pub use build::SnapshotBuilder;
+pub use hashes::StateClaim;
+
+pub(crate) use hashes::HashPoints;
 
 /// Entries are answered in groups of at most this many, so that the state is published once for all of them.
 const ANSWERED_TOGETHER_MAX: usize = 256;
@@ -149,6 +153,7 @@ pub struct Adapter<RT> {
     current: Arc<Mutex<Option<SnapshotFile>>>,
     published: Arc<Published>,
     building: Arc<AtomicBool>,
+    pause: Option<Pause>,
     runtime: PhantomData<fn() -> RT>,
 }
 
@@ -185,6 +190,7 @@ impl<RT: AsyncRuntime> Adapter<RT> {
             snapshots,
             current: Arc::default(),
             building: Arc::default(),
+            pause: None,
             runtime: PhantomData,
         };
         if let Some(file) = newest {
@@ -202,6 +208,11 @@ impl<RT: AsyncRuntime> Adapter<RT> {
     /// Returns the event log, for retention and projections.
     pub fn event_log(&self) -> EventLog {
         self.events.clone()
+    }
+
+    /// Holds the writing of snapshots up after each piece, so that it leaves the disk to the log.
+    pub fn pace_snapshots(&mut self, pause: Pause) {
+        self.pause = Some(pause);
     }
 
     /// Returns the snapshot folder, for whoever receives one.
@@ -243,10 +254,15 @@ impl<RT: AsyncRuntime> Adapter<RT> {
             }
         };
         self.last = Some(entry.log_id);
+        self.published.hashes.passed(index, self.machine.state());
         Ok(reply)
     }
 
     fn apply_envelope(&mut self, index: u64, envelope: &Envelope) -> Result<Reply, ApplyError> {
+        if let Command::RecordStateHash { at, hash } = envelope.command {
+            let claim = StateClaim { at, hash };
+            self.published.hashes.claim(claim, self.machine.state());
+        }
         let applied = self.machine.apply(index, envelope);
         self.events
             .append(applied.records)

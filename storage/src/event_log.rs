@@ -18,7 +18,9 @@ use holdfast_proto::id::Cursor;
 use holdfast_proto::time::Timestamp;
 
 use crate::disk::Disk;
-use crate::journal::{self, Journal, Position, ReadError, Record, RecordRef, Repair, Scan, SpareJob, WriteError};
+use crate::journal::{
+    self, Journal, Objection, Position, ReadError, Record, RecordRef, Repair, Scan, SpareJob, WriteError,
+};
 
 /// A place to begin a scan is kept for about each this many bytes of a segment.
 const LANDMARK_BYTES: u32 = 64 << 10;
@@ -231,6 +233,11 @@ impl EventLog {
         core.remove_before(keep_from)
     }
 
+    /// Returns how many bytes the log's segments take on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        held(&self.core).journal.disk_bytes()
+    }
+
     /// Returns the position of the last event.
     pub fn last(&self) -> Cursor {
         held(&self.core).last
@@ -337,7 +344,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), String> {
+    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), Objection> {
         let first = !self.bases.contains_key(&position.segment);
         let cursor = record::last_cursor(record);
         match record.kind {
@@ -346,15 +353,14 @@ impl Replay {
             }
             record::EVENTS if !first => {
                 if cursor <= self.last {
-                    return Err(format!("the events of entry {} follow {}", record.index, self.last));
+                    return Err(format!("the events of entry {} follow {}", record.index, self.last).into());
                 }
                 note_landmark(&mut self.landmarks, position, self.last);
             }
-            kind => {
-                return Err(format!(
-                    "record kind {kind} is out of place; this version may be too old"
-                ));
+            kind @ (record::MARK | record::EVENTS) => {
+                return Err(format!("record kind {kind} is out of place").into());
             }
+            kind => return Err(Objection::Newer(format!("record kind {kind} of the event log"))),
         }
         self.last = cursor;
         self.last_stamp = record.term;

@@ -26,7 +26,7 @@ pub(crate) use error::describe;
 pub use error::{OpenError, ReadError, WriteError};
 pub use reader::Reader;
 pub use record::{Record, RecordRef};
-pub use recover::{Recovered, Repair, Scan};
+pub use recover::{Objection, Recovered, Repair, Scan};
 pub use segment::Summary;
 
 /// The largest segment; offsets are 32 bits wide, and a segment is read into memory when it is repaired.
@@ -110,14 +110,14 @@ struct Spare {
 impl Journal {
     /// Opens the journal in `dir`, or makes it there, and shows the owner its records in order.
     ///
-    /// `visit` returns a text when a record contradicts the ones before; that is reported as corruption. A torn end of
+    /// `visit` objects when a record contradicts the ones before, or is of a kind that only a newer build knows. A torn end of
     /// the last segment is repaired; everything else that is wrong is an error, and nothing has been changed then.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         options: Options,
         scan: Scan,
-        visit: impl FnMut(Position, RecordRef<'_>) -> Result<(), String>,
+        visit: impl FnMut(Position, RecordRef<'_>) -> Result<(), Objection>,
     ) -> Result<(Self, Recovered), OpenError> {
         assert!(
             (4096..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes),

@@ -12,6 +12,7 @@ mod hash;
 pub mod invariant;
 pub mod map;
 pub mod meter;
+mod restore;
 pub mod state;
 pub mod view;
 

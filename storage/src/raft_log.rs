@@ -18,6 +18,7 @@ use std::future::Future;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +83,7 @@ struct Shared {
     index: Mutex<Index>,
     reader: journal::Reader,
     stats: Mutex<SyncStats>,
+    disk_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -90,6 +92,7 @@ impl Shared {
             index: Mutex::new(index),
             reader,
             stats: Mutex::default(),
+            disk_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -190,6 +193,11 @@ impl<RT: AsyncRuntime> RaftLog<RT> {
     /// Returns how many syncs there were and how many entries they covered.
     pub fn sync_stats(&self) -> SyncStats {
         *held(&self.shared.stats)
+    }
+
+    /// Returns how many bytes the log's segments take on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.shared.disk_bytes.load(Ordering::Relaxed)
     }
 
     /// Waits until everything asked for so far is durable.

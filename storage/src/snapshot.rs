@@ -6,6 +6,7 @@
 //!
 //! The rule: whatever has a snapshot's name was proven once, and is proven again before it is used.
 
+mod body;
 mod file;
 
 use std::io;
@@ -17,6 +18,7 @@ use crate::disk::{Disk, Open};
 use crate::types::SnapshotMeta;
 use crate::types::stored::{EntryId, MembersAt};
 
+pub use body::{Body, Pause};
 pub use file::{Header, SnapshotFile};
 
 /// Bytes are written, read and compared in pieces of this size.
@@ -24,6 +26,12 @@ const PIECE: usize = 1 << 20;
 
 /// Proven snapshots kept: the newest, and the one before it.
 const KEPT: usize = 2;
+
+/// Where the last damaged snapshot lies.
+const DAMAGED: &str = "last.damaged";
+
+/// A name begins with the index in this many digits.
+const INDEX_DIGITS: usize = 20;
 
 /// Why a snapshot could not be kept or used.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +62,14 @@ pub enum SnapshotError {
         /// What the file system said.
         #[source]
         source: io::Error,
+    },
+    /// A newer build wrote it.
+    #[error("snapshot {} was written by a newer version of holdfast: {what}; upgrade this node and start it again", file.display())]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// What this build does not know.
+        what: String,
     },
     /// The bytes are not the snapshot that was written.
     #[error("snapshot {} is damaged: {what}", file.display())]
@@ -114,26 +130,84 @@ impl SnapshotStore {
     }
 
     /// Returns the newest snapshot that is whole, and the damaged ones that were passed over to find it.
+    ///
+    /// A damaged one loses its name, so that it is not counted among those that can be fallen back to.
     pub fn newest(&self) -> Result<(Option<SnapshotFile>, Vec<SnapshotError>), SnapshotError> {
         let mut damaged = Vec::new();
         for name in self.names()?.into_iter().rev() {
-            match self.read(&self.folder.dir.join(name)) {
+            match self.read(&self.folder.dir.join(&name)) {
                 Ok(file) => return Ok((Some(file), damaged)),
-                Err(error @ SnapshotError::Damaged { .. }) => damaged.push(error),
+                Err(error @ SnapshotError::Damaged { .. }) => {
+                    self.set_aside(&name)?;
+                    damaged.push(error);
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok((None, damaged))
     }
 
+    /// Returns the last entry that even the oldest kept snapshot covers: entries up to it are needed by no restart,
+    /// whichever snapshot is found damaged. `None` while there is nothing to fall back to.
+    pub fn covered(&self) -> Result<Option<u64>, SnapshotError> {
+        let names = self.names()?;
+        if names.len() < KEPT {
+            return Ok(None);
+        }
+        let oldest = &names[names.len() - KEPT];
+        Ok(oldest.get(..INDEX_DIGITS).and_then(|digits| digits.parse().ok()))
+    }
+
+    /// Returns how many bytes the folder takes.
+    pub fn disk_bytes(&self) -> Result<u64, SnapshotError> {
+        let Folder { disk, dir, .. } = &*self.folder;
+        let failed = |source| SnapshotError::Folder {
+            dir: dir.clone(),
+            source,
+        };
+        let mut bytes = 0;
+        for name in disk.list(dir).map_err(failed)? {
+            // One that is replaced just now is not counted.
+            if let Ok(file) = disk.open(&dir.join(name), Open::Read) {
+                bytes += file.size().map_err(failed)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Keeps the last damaged file beside, for whoever wants to look into it.
+    fn set_aside(&self, name: &str) -> Result<(), SnapshotError> {
+        let Folder { disk, dir, .. } = &*self.folder;
+        let failed = |source| SnapshotError::Folder {
+            dir: dir.clone(),
+            source,
+        };
+        disk.rename(&dir.join(name), &dir.join(DAMAGED)).map_err(failed)?;
+        disk.sync_dir(dir).map_err(failed)
+    }
+
     /// Writes a snapshot, proves it and gives it its name.
     pub fn save(&self, header: &Header, body: &[u8]) -> Result<SnapshotFile, SnapshotError> {
+        self.write(header.clone(), None, |out| out.put(body))
+    }
+
+    /// Writes a snapshot whose body comes piece by piece, proves it and gives it its name. What the header says of the
+    /// body is found out; `pause` is called after each piece and may hold the writing up.
+    pub fn write(
+        &self,
+        header: Header,
+        pause: Option<&Pause>,
+        fill: impl FnOnce(&mut Body<'_>) -> Result<(), SnapshotError>,
+    ) -> Result<SnapshotFile, SnapshotError> {
         let incoming = self.receive()?;
-        if let Err(error) = fill(&incoming, header, body) {
-            incoming.discard();
-            return Err(error);
+        let mut body = Body::new(&incoming, &header, pause);
+        match fill(&mut body).and_then(|()| body.close(header)) {
+            Ok(()) => self.adopt(&incoming.finish()?),
+            Err(error) => {
+                incoming.discard();
+                Err(error)
+            }
         }
-        self.adopt(&incoming.finish()?)
     }
 
     /// Begins to receive a snapshot: the caller writes its bytes at any offsets, and finishes.
@@ -239,15 +313,6 @@ impl Incoming {
         // What cannot be removed now is removed when the folder is opened next.
         let _ = self.store.folder.disk.remove(&self.path);
     }
-}
-
-fn fill(incoming: &Incoming, header: &Header, body: &[u8]) -> Result<(), SnapshotError> {
-    let head = file::encode_header(header);
-    incoming.write_at(&head, 0)?;
-    for (at, piece) in body.chunks(PIECE).enumerate() {
-        incoming.write_at(piece, (head.len() + at * PIECE) as u64)?;
-    }
-    Ok(())
 }
 
 /// Names sort by index, so the last one is the newest.

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, Digest};
 
+use crate::adapter::{HashPoints, StateClaim};
 use crate::event_log::{EventLog, EventsError};
 use crate::machine::State;
 
@@ -48,6 +49,15 @@ pub trait CommittedSource: Send + Sync + 'static {
     /// Returns the last position whose events are gone from this replica.
     fn events_floor(&self) -> Cursor;
 
+    /// Returns the newest position at which every replica keeps its state for comparison; `None` before the first.
+    fn hash_point(&self) -> Option<Cursor>;
+
+    /// Returns what this replica's state hashed to at a position, if it kept it. Costs what had changed by then.
+    fn hash_at(&self, at: Cursor) -> Option<Digest>;
+
+    /// Returns the last hash that came through the log, and that [`CommittedSource::hash_at`] is to be compared with.
+    fn claimed_hash(&self) -> Option<StateClaim>;
+
     /// Returns the hash of the present state; it costs what has changed since the last one.
     fn state_hash(&self) -> StateHash {
         let state = self.state();
@@ -64,6 +74,7 @@ pub(crate) struct Published {
     state: RwLock<Arc<State>>,
     events: EventLog,
     progress: Arc<Progress>,
+    pub(crate) hashes: HashPoints,
 }
 
 impl Published {
@@ -74,6 +85,7 @@ impl Published {
             state: RwLock::new(state),
             events,
             progress,
+            hashes: HashPoints::default(),
         }
     }
 
@@ -107,6 +119,18 @@ impl CommittedSource for Published {
 
     fn events_floor(&self) -> Cursor {
         self.events.floor()
+    }
+
+    fn hash_point(&self) -> Option<Cursor> {
+        self.hashes.newest()
+    }
+
+    fn hash_at(&self, at: Cursor) -> Option<Digest> {
+        self.hashes.hash_at(at)
+    }
+
+    fn claimed_hash(&self) -> Option<StateClaim> {
+        self.hashes.claimed()
     }
 }
 

@@ -53,6 +53,15 @@ fn play(seed: u64, seen: &mut BTreeMap<&'static str, u64>) {
                 panic!("seed {seed}, entry {entry}: {wrong}\n{}", history.join("\n"));
             }
         }
+        if entry % 50 == 0 {
+            let restored = world.machine.state().restored();
+            let broken = invariant::check(&restored);
+            assert!(
+                broken.is_empty(),
+                "seed {seed}, restored after entry {entry}: {broken:?}"
+            );
+            assert_eq!(State::decode(&restored.encode()).unwrap(), restored);
+        }
         let broken = invariant::check(world.machine.state());
         assert!(
             broken.is_empty(),

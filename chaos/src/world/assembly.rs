@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use holdfast_node::consensus::compaction::Stored;
 use holdfast_node::consensus::config::{Profile, config};
 use holdfast_node::consensus::membership::{Known, Picture};
 use holdfast_node::consensus::network::files::StoredSnapshots;
@@ -21,6 +22,7 @@ use holdfast_storage::adapter::{Adapter, Folders};
 use holdfast_storage::disk::Disk;
 use holdfast_storage::event_log;
 use holdfast_storage::machine::State;
+use holdfast_storage::promise::PromiseFile;
 use holdfast_storage::raft_log::{self, Opened};
 use openraft::{Config, SnapshotPolicy};
 
@@ -125,10 +127,16 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
     judge.call(seen, Arc::new(Applied(source.clone())));
 
     let router = Arc::new(Router::new());
-    let (stamps, members, forgotten) = (source.clone(), source.clone(), judge.clone());
+    let (stamps, members) = (source.clone(), source.clone());
+    let (forgotten, diverged) = (judge.clone(), judge.clone());
     let parts = consensus::Parts {
         me: id,
         config: settings()?,
+        kept: Arc::new(Stored {
+            snapshots: snapshots.clone(),
+            log: log.clone(),
+        }),
+        promises: PromiseFile::in_data(disk, Path::new("/")),
         log: ObservedLog::new(log, seen, Arc::new(judge.clone())),
         machine: ObservedMachine::new(adapter, seen, Arc::new(judge), stream("batches")),
         files: Arc::new(StoredSnapshots::new(snapshots)),
@@ -139,11 +147,10 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
         picture: Arc::new(move || picture(&members.state())),
         may_vote: Arc::new(|_| true),
         authority_key: Arc::new(|| None),
+        hashes: Arc::new(holdfast_node::consensus::agreement::Applied(source.clone())),
+        on_diverged: Arc::new(move |reason| diverged.violate("agreement", format!("{seen} was told: {reason}"))),
         on_forgot: Arc::new(move |by| {
-            forgotten.violate(
-                "promises",
-                format!("{by} found that {seen} remembers less than it promised"),
-            );
+            forgotten.forgot(id, &format!("{by} found it out in {seen}"));
         }),
     };
     let Started { replica, questions, .. } = consensus::start(parts).await.map_err(|error| text(&error))?;
@@ -172,15 +179,13 @@ fn picture(state: &State) -> Picture {
     }
 }
 
-/// The product's settings, but for the sizes that a short run would never reach: snapshots are taken often and little
-/// is kept behind them, so that followers that were away need one.
+/// The product's settings, but for the sizes that a short run would never reach: snapshots are taken often, so that
+/// followers that were away need one.
 fn settings() -> Result<Arc<Config>, String> {
     let product = config(ClusterId([9; 16]), Profile::Metro).map_err(|error| text(&error))?;
     let config = Config {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_EVERY),
         replication_lag_threshold: 2 * SNAPSHOT_EVERY,
-        max_in_snapshot_log_to_keep: SNAPSHOT_EVERY / 4,
-        purge_batch_size: 16,
         ..(*product).clone()
     };
     config.validate().map(Arc::new).map_err(|error| text(&error))

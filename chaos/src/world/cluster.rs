@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_node::consensus::leadership::Lead;
+use holdfast_node::consensus::promise::FORGOT;
 use holdfast_proto::id::NodeId;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
@@ -174,6 +175,7 @@ impl Cluster {
             Ok(live) => live,
             // The power may go while it starts; the alarm brings it back.
             Err(_) if machine.disk.is_off() => return,
+            Err(error) if error.contains(FORGOT) => return self.judge.forgot(machine.id, &error),
             Err(error) => return self.judge.violate("start", format!("{seen} does not start: {error}")),
         };
         machine.state().live = Some(live.clone());

@@ -39,6 +39,8 @@ struct Inner {
     /// The highest index whose decision is known.
     decided: u64,
     leaders: Vec<(u64, NodeId)>,
+    /// Replicas whose disk was made to forget, and whether they were found out.
+    forgetful: BTreeMap<NodeId, bool>,
     at_first_violation: Vec<Traced>,
 }
 
@@ -65,6 +67,25 @@ impl Judge {
         let mut inner = self.inner();
         inner.checkers.violate(checker, text);
         inner.keep_events();
+    }
+
+    /// A replica's disk is made to forget: it is to be found out.
+    pub fn expect_forgetting(&self, replica: NodeId) {
+        self.inner().forgetful.insert(replica, false);
+    }
+
+    /// A replica was found to remember less than it promised: right only when its disk was made to forget.
+    pub fn forgot(&self, replica: NodeId, how: &str) {
+        if let Some(found) = self.inner().forgetful.get_mut(&replica) {
+            *found = true;
+            return;
+        }
+        self.violate("promises", format!("{replica} remembers less than it promised: {how}"));
+    }
+
+    /// Reports whether a replica whose disk was made to forget was found out.
+    pub fn found_out(&self, replica: NodeId) -> bool {
+        self.inner().forgetful.get(&replica).copied().unwrap_or(false)
     }
 
     /// Changes the counts.

@@ -23,6 +23,10 @@ use crate::wire::cluster::{Applied, ClusterView, NoteOrder, TariffView};
 pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response, Failure> {
     let state = &reading.state;
     let leadership = api.parts().standing.leadership();
+    let footprint = api.parts().footprint.clone();
+    let disk = tokio::task::spawn_blocking(move || footprint.measure())
+        .await
+        .unwrap_or_default();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let live = || state.leases.values().filter(|lease| !lease.status.is_ended());
     let view = ClusterView {
@@ -61,6 +65,7 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
         cursor: state.cluster.cursor,
         currency: currency_of(state, state.cluster.tariff),
         served_by: api.parts().node,
+        disk,
     };
     Ok(reading.answer(&view))
 }

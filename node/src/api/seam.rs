@@ -16,6 +16,7 @@ use holdfast_storage::index::EndedLease;
 use holdfast_storage::machine::state::State;
 
 use crate::join::{JoinAnswer, JoinRequest};
+use crate::wire::cluster::Disk;
 
 /// Committed state and history of this replica.
 pub trait Committed: Send + Sync + 'static {
@@ -214,4 +215,10 @@ pub trait Admit: Send + Sync + 'static {
 pub trait MetricSource: Send + Sync + 'static {
     /// Writes whole families in the OpenMetrics text form, without the end mark.
     fn write(&self, out: &mut String);
+}
+
+/// What this node's memory of the cluster takes on its disk. May block; called off the async threads.
+pub trait Footprint: Send + Sync + 'static {
+    /// Bytes by part, and what is left on the disk.
+    fn measure(&self) -> Disk;
 }

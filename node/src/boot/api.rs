@@ -15,6 +15,7 @@ use openraft_rt_tokio::TokioRuntime;
 
 use super::ReadState;
 use super::device::Devices;
+use super::disk::DiskHere;
 use super::envelope::by_node;
 use super::found::Beginning;
 use super::node::{NodeReplica, Shared};
@@ -101,6 +102,12 @@ fn build(
         linearize: shared.replica.clone(),
         committed: Indexed::start(shared.source.clone(), index),
         standing: Arc::new(StandingHere(shared.replica.clone())),
+        footprint: Arc::new(DiskHere {
+            data: beginning.folder.root().to_owned(),
+            log: storage.log.clone(),
+            events: storage.events.clone(),
+            snapshots: storage.snapshots.clone(),
+        }),
         logs: Arc::new(LogsHere {
             folder: beginning.folder.part("executor"),
             me: shared.me,

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use holdfast_proto::id::{Name, ParseIdError};
-use holdfast_proto::node::NodeRole;
+use holdfast_proto::id::{ClusterId, Name, NodeId, ParseIdError};
+use holdfast_proto::node::{NodeAddress, NodeRole};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::time::{Span, Timestamp};
 
@@ -20,10 +20,10 @@ use crate::cli::daemon::DaemonError;
 use crate::cli::error::{chain, code};
 use crate::config::Config;
 use crate::device::sim::SimSpec;
-use crate::env::{Clock, OsClock, OsEntropy};
-use crate::identity::Identity;
+use crate::env::{Clock, Entropy, OsClock, OsEntropy};
 use crate::identity::authority::NodeKey;
 use crate::identity::folder::{DataFolder, FolderError, NodeFile, write_durably};
+use crate::identity::{Identity, IdentityError};
 use crate::join::{JoinAnswer, JoinRequest, JoinToken, Peer, TokenError};
 use crate::net::tls::{is_another_authority, joining_client};
 use crate::wire::problem::Problem;
@@ -44,23 +44,55 @@ pub(super) struct Beginning {
     pub(super) simulate: Option<SimSpec>,
 }
 
+/// Why no cluster was founded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FoundError {
+    /// The folder refused.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Another step failed.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+}
+
+impl FoundError {
+    /// The error of the command.
+    pub(super) fn told(self) -> DaemonError {
+        match self {
+            Self::Folder(error) => DaemonError::refused(&error),
+            Self::Daemon(error) => error,
+        }
+    }
+}
+
 /// Founds a cluster of one. A founding that was cut short is gone on with.
 pub(super) fn found(config: &Config) -> Result<Beginning, DaemonError> {
+    let mut cluster = ClusterId::default();
+    OsEntropy.fill(&mut cluster.0);
+    match found_as(config, cluster, |_, _, _| Ok(())) {
+        Err(FoundError::Folder(error @ FolderError::Occupied { .. })) => {
+            unfinished(config).ok_or_else(|| DaemonError::refused(&error))?
+        }
+        other => other.map_err(FoundError::told),
+    }
+}
+
+/// Founds a cluster of one under an id that is given; `prepare` puts what it begins with into the folder.
+pub(super) fn found_as(
+    config: &Config,
+    cluster: ClusterId,
+    prepare: impl FnOnce(&DataFolder, NodeId, &NodeAddress) -> Result<(), IdentityError>,
+) -> Result<Beginning, FoundError> {
     let (label, zone, simulate) = names(config)?;
     let sockets = open_sockets(config, None)?;
-    let folder = match DataFolder::create(&config.data, None) {
-        Ok(folder) => folder,
-        Err(error @ FolderError::Occupied { .. }) => {
-            drop(sockets);
-            return unfinished(config).ok_or_else(|| DaemonError::refused(&error))?;
-        }
-        Err(error) => return Err(DaemonError::refused(&error)),
-    };
+    let folder = DataFolder::create(&config.data, None)?;
     let kept = kept(config, &sockets, zone.clone(), NodeRole::Replica, true, Vec::new());
     kept.write(&folder)?;
     let hosts = [sockets.address.host.clone()];
-    let (identity, file) = Identity::found(&folder, label.as_str(), &hosts, OsClock.wall_ms(), &OsEntropy)
-        .map_err(|error| DaemonError::failed(&error))?;
+    let founded = Identity::found_as(&folder, cluster, label.as_str(), &hosts, OsClock.wall_ms(), |node| {
+        prepare(&folder, node, &sockets.address)
+    });
+    let (identity, file) = founded.map_err(|error| DaemonError::failed(&error))?;
     Ok(Beginning {
         folder,
         file,
@@ -298,9 +330,6 @@ const JOIN_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::net::TcpListener;
-
-    use holdfast_proto::id::ClusterId;
-    use holdfast_proto::node::NodeAddress;
 
     use super::*;
     use crate::identity::authority::{Authority, fingerprint};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_proto::command::{Command, Envelope, InitCluster};
-use holdfast_proto::id::{Era, NodeId};
+use holdfast_proto::id::{Era, NodeId, TenantId};
 use holdfast_proto::limits::JOIN_TOKEN_MS_DEFAULT;
 use holdfast_proto::node::{NodeRole, NodeSpec};
+use holdfast_proto::tariff::Tariff;
 use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
 use holdfast_proto::time::Span;
 use holdfast_storage::types::Peer;
@@ -35,13 +36,45 @@ pub(super) async fn found_cluster(parts: &Shared, beginning: &Beginning) -> Resu
         tracing::info!(%error, "the log has members already");
     }
     let operator = beginning.operator()?;
+    // A restored cluster begins with a state that has everything but an identity and nodes.
+    let before = (parts.state)();
+    let init = first_entry(parts, beginning, &operator, before.cluster.era)?;
+    let first = parts
+        .propose
+        .propose(by_node(parts.me, Command::InitCluster(Box::new(init))))
+        .await;
+    let is_there = (parts.state)().access_tokens.contains_key(&operator.id);
+    match first {
+        // A founding that was cut short had written it.
+        Outcome::Refused { .. } if is_there => {}
+        outcome => effected(outcome, "the first entry")?,
+    }
+    // Somebody to pay: an operator's lease without a tenant is for this one.
+    let tenant: TenantId = DEFAULT_TENANT.parse().map_err(|error| DaemonError::failed(&error))?;
+    if before.tenants.contains_key(&tenant) {
+        return Ok(operator);
+    }
+    let quota = Quota { devices_max: u32::MAX };
+    let set = by_operator(parts.me, &operator, Command::SetTenant { tenant, quota });
+    effected(parts.propose.propose(set).await, "the first tenant")?;
+    Ok(operator)
+}
+
+/// The entry that a cluster, or a new era of it, begins with.
+pub(super) fn first_entry(
+    parts: &Shared,
+    beginning: &Beginning,
+    operator: &Bearer,
+    era: Era,
+) -> Result<InitCluster, DaemonError> {
+    let before = (parts.state)();
     let key = beginning
         .identity
         .key_digest()
         .map_err(|error| DaemonError::failed(&error))?;
-    let init = InitCluster {
+    Ok(InitCluster {
         cluster: beginning.identity.cluster,
-        era: Era(0),
+        era,
         node: NodeSpec {
             node: parts.me,
             label: beginning.label.clone(),
@@ -59,27 +92,14 @@ pub(super) async fn found_cluster(parts: &Shared, beginning: &Beginning) -> Resu
             note: "made by init".to_owned(),
             expires: None,
         },
-        tariff: catalog::first_tariff(),
-    };
-    let first = parts
-        .propose
-        .propose(by_node(parts.me, Command::InitCluster(Box::new(init))))
-        .await;
-    let is_there = (parts.state)().access_tokens.contains_key(&operator.id);
-    match first {
-        // A founding that was cut short had written it.
-        Outcome::Refused { .. } if is_there => {}
-        outcome => effected(outcome, "the first entry")?,
-    }
-    // Somebody to pay: an operator's lease without a tenant is for this one.
-    let tenant = DEFAULT_TENANT.parse().map_err(|error| DaemonError::failed(&error))?;
-    let quota = Quota { devices_max: u32::MAX };
-    let set = by_operator(parts.me, &operator, Command::SetTenant { tenant, quota });
-    effected(parts.propose.propose(set).await, "the first tenant")?;
-    Ok(operator)
+        tariff: before
+            .tariffs
+            .get(&before.cluster.tariff)
+            .map_or_else(catalog::first_tariff, |tariff| Tariff::clone(tariff)),
+    })
 }
 
-fn effected(outcome: Outcome, what: &str) -> Result<(), DaemonError> {
+pub(super) fn effected(outcome: Outcome, what: &str) -> Result<(), DaemonError> {
     match outcome {
         Outcome::Applied { .. } => Ok(()),
         Outcome::Refused { rejection, .. } => Err(DaemonError::refused(&rejection)),

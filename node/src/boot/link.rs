@@ -7,18 +7,22 @@ use std::time::Duration;
 use holdfast_proto::id::NodeId;
 use holdfast_proto::node::{NodeRole, NodeStatus};
 use holdfast_storage::adapter::Adapter;
+use holdfast_storage::promise::PromiseFile;
 use openraft_rt_tokio::TokioRuntime;
 use tokio::runtime::Handle;
 
 use super::ReadState;
 use super::found::Beginning;
 use super::node::{Shared, Stopper};
-use super::storage::Storage;
+use super::storage::{DIVERGED_FILE, Storage, keep_divergence};
 use super::view;
 use crate::cli::daemon::DaemonError;
 use crate::config::Config;
+use crate::consensus::agreement::Applied;
+use crate::consensus::compaction::Stored;
 use crate::consensus::network::files::StoredSnapshots;
 use crate::consensus::network::serve::MayVote;
+use crate::consensus::promise::FORGOT;
 use crate::consensus::start::{self, Parts, Started};
 use crate::consensus::{config as consensus_config, wire};
 use crate::env::Clock;
@@ -89,6 +93,11 @@ impl Link {
             me: beginning.identity.node,
             config: raft_config,
             log: storage.log.clone(),
+            kept: Arc::new(Stored {
+                snapshots: storage.snapshots.clone(),
+                log: storage.log.clone(),
+            }),
+            promises: PromiseFile::in_data(storage.disk.clone(), beginning.folder.root()),
             machine: storage.take_machine()?,
             files: Arc::new(StoredSnapshots::new(storage.snapshots.clone())),
             transport: self.quic.clone(),
@@ -98,8 +107,16 @@ impl Link {
             picture: Arc::new(move || view::picture(&members())),
             may_vote: may_vote(storage.state.clone()),
             authority_key: Arc::new(move || std::fs::read_to_string(&key_file).ok().map(Secret::new)),
+            hashes: Arc::new(Applied(storage.source.clone())),
+            on_diverged: {
+                let (stopper, file) = (stopper.clone(), beginning.folder.part(DIVERGED_FILE));
+                Arc::new(move |reason: String| {
+                    keep_divergence(&file, &reason);
+                    stopper.stop(reason);
+                })
+            },
             on_forgot: Arc::new(move |leader| {
-                stopper.stop(format!("node {leader} found that this disk remembers less than it promised; move the data folder away and join this machine again as a new node"));
+                stopper.stop(format!("node {leader} found that {FORGOT}; move the data folder away and join this machine again as a new node"));
             }),
         });
         let started = started.await.map_err(|error| DaemonError::failed(&error))?;

@@ -22,7 +22,7 @@ use super::found::Beginning;
 use super::lease::NodeSurroundings;
 use super::link::{Link, NodeConsensus, keep_authority_key};
 use super::storage::Storage;
-use super::{ReadState, api, device, genesis, scheduler, work};
+use super::{ReadState, api, device, genesis, recover, scheduler, work};
 use crate::cli::daemon::{DaemonError, Ready};
 use crate::config::Config;
 use crate::consensus::leadership::Lead;
@@ -147,7 +147,9 @@ async fn live(config: Config, beginning: Beginning, ready: Ready<'_>, rest: &Han
     tracing::info!("consensus runs; trying which isolation holds on this machine, and finding work that runs here");
     let operator = match beginning.founds {
         true => Some(genesis::found_cluster(&shared, &beginning).await?),
-        false => beginning.undelivered_operator(),
+        false => recover::begin_anew(&shared, &beginning)
+            .await?
+            .or_else(|| beginning.undelivered_operator()),
     };
     beginning.establish()?;
     let running = {

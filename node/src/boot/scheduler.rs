@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::id::{Cursor, LeaseId, NodeId};
+use holdfast_storage::machine::State;
+use holdfast_storage::source::CommittedSource;
 use tokio::sync::mpsc;
 
 use super::envelope::by_node;
@@ -21,6 +23,7 @@ const HASH_EVERY_MS: u64 = 60_000;
 /// Starts the leader's duty; it works only while this replica leads and has applied an entry of its own term.
 pub(super) fn start(shared: &Shared) {
     let (me, state, replica) = (shared.me, shared.state.clone(), shared.replica.clone());
+    let source = shared.source.clone();
     let (mut applied, clock) = (shared.source.applied(), shared.clock.clone());
     tokio::spawn(async move {
         let mut scheduler = Scheduler::new();
@@ -50,15 +53,33 @@ pub(super) fn start(shared: &Shared) {
             }
             if clock.boot_ms().saturating_sub(hashed_ms) >= HASH_EVERY_MS && now.cluster.cursor > hashed_at {
                 (hashed_ms, hashed_at) = (clock.boot_ms(), now.cluster.cursor);
-                let command = Command::RecordStateHash {
-                    at: now.cluster.cursor,
-                    hash: now.hash(),
-                };
-                propose(me, &replica, command, settled.clone());
+                record_hash(me, &replica, &source, now, settled.clone());
             }
             if let Ok(None) = tokio::time::timeout(LOOK_EVERY, applied.changed()).await {
                 return;
             }
+        }
+    });
+}
+
+/// Proposes the hash of a state that all replicas keep, or of the present one when nothing has changed for long.
+fn record_hash(
+    me: NodeId,
+    replica: &Arc<NodeReplica>,
+    source: &Arc<dyn CommittedSource>,
+    now: Arc<State>,
+    settled: mpsc::UnboundedSender<LeaseId>,
+) {
+    let (replica, source) = (replica.clone(), source.clone());
+    tokio::spawn(async move {
+        let hashed = tokio::task::spawn_blocking(move || {
+            let recorded = now.cluster.hashed.map(|recorded| recorded.at);
+            let point = source.hash_point().filter(|point| Some(*point) > recorded);
+            let at_point = point.and_then(|at| Some((at, source.hash_at(at)?)));
+            at_point.unwrap_or_else(|| (now.cluster.cursor, now.hash()))
+        });
+        if let Ok((at, hash)) = hashed.await {
+            propose(me, &replica, Command::RecordStateHash { at, hash }, settled);
         }
     });
 }

@@ -1,5 +1,6 @@
 //! Opens what this replica remembers, and lets old events go.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,17 @@ use holdfast_storage::{event_log, raft_log};
 use openraft_rt_tokio::TokioRuntime;
 
 use super::ReadState;
+use super::disk::{hold_reserve, make_room};
 use super::found::Beginning;
 use crate::cli::daemon::DaemonError;
 use crate::config::EventConfig;
+use crate::identity::folder::{DataFolder, write_durably};
 
 /// Time between two looks at what the event log may let go.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// How fast a snapshot is written: a state of 100,000 leases takes about two seconds, and the log keeps its disk.
+const SNAPSHOT_BYTES_PER_SECOND: u64 = 64 << 20;
 
 /// The log, the state and the events of this replica.
 pub(super) struct Storage {
@@ -36,6 +42,8 @@ impl Storage {
     /// Opens all of it; what was torn by a crash is repaired, and told.
     pub(super) fn open(beginning: &Beginning) -> Result<Self, DaemonError> {
         let failed = |error: &dyn std::error::Error| DaemonError::failed(error);
+        refuse_diverged(&beginning.folder)?;
+        make_room(beginning.folder.root());
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let raft = beginning.folder.part("raft");
         let opened = raft_log::Opened::open(disk.clone(), &raft, raft_log::Options::default());
@@ -48,12 +56,18 @@ impl Storage {
             .map_err(|error| failed(&error))?;
         let folders = Folders::in_data(beginning.folder.root());
         let adapter = Adapter::open(&disk, &folders, event_log::Options::default());
-        let (machine, opening) = adapter.map_err(|error| failed(&error))?;
+        let (mut machine, opening) = adapter.map_err(|error| failed(&error))?;
         for damaged in &opening.damaged {
             tracing::warn!(%damaged, "a snapshot is damaged and was passed over");
         }
+        machine.pace_snapshots(Arc::new(|bytes| {
+            std::thread::sleep(Duration::from_micros(
+                bytes as u64 * 1_000_000 / SNAPSHOT_BYTES_PER_SECOND,
+            ));
+        }));
         let source = machine.source();
         let reads = source.clone();
+        hold_reserve(beginning.folder.root());
         Ok(Self {
             disk,
             log,
@@ -92,5 +106,22 @@ impl Storage {
                 }
             }
         });
+    }
+}
+
+/// Says why this replica's copy is wrong, so that a restart does not go on with it.
+pub(super) const DIVERGED_FILE: &str = "diverged";
+
+/// Keeps the reason across restarts.
+pub(super) fn keep_divergence(file: &Path, reason: &str) {
+    if let Err(error) = write_durably(file, reason.as_bytes(), 0o600) {
+        tracing::error!(%error, "cannot keep why this node was stopped; do not start it again");
+    }
+}
+
+fn refuse_diverged(folder: &DataFolder) -> Result<(), DaemonError> {
+    match std::fs::read_to_string(folder.part(DIVERGED_FILE)) {
+        Ok(reason) => Err(DaemonError { reason, exit_code: 70 }),
+        Err(_) => Ok(()),
     }
 }

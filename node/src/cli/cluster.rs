@@ -1,16 +1,20 @@
-//! `holdfast cluster status` and `note`.
+//! `holdfast cluster …` and `note`; backups and what is done with them are in [`super::backup`].
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use futures_util::future::join_all;
 use holdfast_proto::id::Name;
 use reqwest::Method;
 
+use super::backup;
 use super::console::Console;
 use super::error::CliError;
 use super::event::Labels;
+use super::init::NodeFlags;
 use super::render;
 use crate::client::Client;
-use crate::wire::cluster::{Applied, ClusterView, NoteOrder};
+use crate::wire::cluster::{Applied, ClusterView, Disk, NoteOrder};
 use crate::wire::node::{NodeList, NodeView};
 
 /// Silence after which the leader that a node names is the last one and not the present one.
@@ -21,6 +25,59 @@ const SILENT_MS: u64 = 2_000;
 pub enum ClusterCommand {
     /// Show how the cluster is.
     Status,
+    /// Write a backup of the whole cluster into a file, and verify it.
+    ///
+    /// It holds what is known at one entry of the log: tenants, tokens' digests, prices, leases and their bills. It does
+    /// not hold past events, the work's output and saved states, private keys or the secrets of tokens.
+    Backup {
+        /// The file; it must not be there yet.
+        file: PathBuf,
+    },
+    /// Verify a backup, without a cluster.
+    BackupVerify {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Make a new cluster from a backup, and run its first node.
+    ///
+    /// Machines are not taken from the backup: each joins anew. Leases that were live wait for new devices. The era
+    /// rises, so whatever still runs under the old cluster is refused by every gate.
+    Restore(RestoreArgs),
+    /// Go on with this node alone after a majority of the voters was lost for ever.
+    ///
+    /// Run it on the survivor whose log reaches furthest (`--dry-run` tells how far it does), while no node of the
+    /// cluster runs. Entries that only the lost voters had are lost. Never start a lost voter again.
+    Recover(RecoverArgs),
+}
+
+/// What `restore` is given.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The backup.
+    pub file: PathBuf,
+    /// Keep the cluster's identity; the old cluster must be gone for ever.
+    #[arg(long)]
+    pub adopt: bool,
+    /// How the node is set up.
+    #[command(flatten)]
+    pub node: NodeFlags,
+}
+
+/// What `recover` is given.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Only tell how far this node's log reaches, and who would be left out.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder of everything that the node remembers.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
 }
 
 /// A note.
@@ -37,7 +94,14 @@ pub struct NoteArgs {
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let ClusterCommand::Status = command;
+    match command {
+        ClusterCommand::Status => status(client, console).await,
+        ClusterCommand::Backup { file } => backup::backup(&file, client, console).await,
+        other => unreachable!("{other:?} does not talk to a cluster"),
+    }
+}
+
+async fn status(client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let view: ClusterView = client.get("/v1/cluster").await?.body;
     let nodes: Vec<NodeView> = client
         .get::<NodeList>("/v1/nodes?consistency=stale")
@@ -71,6 +135,7 @@ pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Con
             ),
             ("rules", format!("level {}, era {}", view.machine_level, view.era)),
             ("served by", labels.of(view.served_by)),
+            ("disk there", disk_use(&view.disk)),
         ])
     })
 }
@@ -122,4 +187,21 @@ pub async fn note(args: NoteArgs, client: &Client, console: &mut Console<'_>) ->
     };
     let done: Applied = client.command(Method::POST, "/v1/notes", &order).await?.body;
     console.show(&done, |_, done| format!("written at index {}", done.index))
+}
+
+/// What takes how much, in words.
+fn disk_use(disk: &Disk) -> String {
+    let parts = [
+        ("log", disk.raft_log_bytes),
+        ("events", disk.event_log_bytes),
+        ("snapshots", disk.snapshot_bytes),
+        ("index", disk.index_bytes),
+        ("reserve", disk.reserve_bytes),
+        ("free", disk.free_bytes),
+    ];
+    let words: Vec<String> = parts
+        .iter()
+        .map(|(part, bytes)| format!("{part} {} MiB", bytes >> 20))
+        .collect();
+    words.join(", ")
 }

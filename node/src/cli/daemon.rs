@@ -7,6 +7,7 @@ use std::process::Command;
 
 use holdfast_proto::id::{ClusterId, NodeId};
 use holdfast_proto::node::NodeRole;
+use holdfast_storage::backup::Backup;
 use rustls::pki_types::CertificateDer;
 
 use super::error::{CliError, chain, code};
@@ -71,6 +72,25 @@ pub struct Serving {
     pub join_line: Option<String>,
 }
 
+/// How far a node that is to go on alone has come, and without whom it goes on.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Recovery {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The node that goes on.
+    pub node: NodeId,
+    /// Term of the last entry in its log.
+    pub last_term: u64,
+    /// Index of the last entry in its log.
+    pub last_index: u64,
+    /// The last entry that it knows to be committed.
+    pub committed_index: u64,
+    /// Voters that it goes on without.
+    pub without: Vec<NodeId>,
+    /// Whether it was done.
+    pub done: bool,
+}
+
 /// Called once the node serves.
 pub type Ready<'a> = &'a mut dyn FnMut(&Serving) -> Result<(), CliError>;
 
@@ -93,6 +113,18 @@ pub trait Daemon {
     /// # Errors
     /// When there is none, or it fails.
     fn serve(&self, config: Config, ready: Ready<'_>) -> Result<(), DaemonError>;
+
+    /// Founds a cluster from a backup in the configured data folder, and runs its first node.
+    ///
+    /// # Errors
+    /// When the backup cannot be used, the cluster cannot be founded, or the node fails.
+    fn restore(&self, config: Config, backup: Backup, adopt: bool, ready: Ready<'_>) -> Result<(), DaemonError>;
+
+    /// Makes the node of the configured data folder the only voter of its cluster; with `dry_run` only tells about it.
+    ///
+    /// # Errors
+    /// When the folder holds no voter, or cannot be read or written.
+    fn recover(&self, config: Config, dry_run: bool) -> Result<Recovery, DaemonError>;
 
     /// Runs the demo; gives its exit code.
     ///

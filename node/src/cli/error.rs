@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use holdfast_storage::backup::BackupError;
 use serde_json::{Value, json};
 
 use super::daemon::DaemonError;
@@ -69,6 +70,15 @@ pub enum CliError {
     /// A label names no lease, or several.
     #[error("{0}")]
     LeaseUnknown(String),
+    /// A backup cannot be restored from.
+    #[error("{file} cannot be restored from")]
+    Backup {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        #[source]
+        source: BackupError,
+    },
     /// The person said no.
     #[error("not leased")]
     Declined,
@@ -111,7 +121,7 @@ impl CliError {
             Self::Client(ClientError::Refused { problem }) if matches!(problem.status, 401 | 403) => code::NO_RIGHTS,
             Self::Client(ClientError::Refused { problem }) if problem.status == 503 => code::UNAVAILABLE,
             Self::Client(ClientError::Refused { .. }) => code::REFUSED,
-            Self::NodeUnknown(_) | Self::LeaseUnknown(_) | Self::Declined => code::REFUSED,
+            Self::NodeUnknown(_) | Self::LeaseUnknown(_) | Self::Declined | Self::Backup { .. } => code::REFUSED,
             Self::Client(ClientError::Unreachable { .. }) => code::UNAVAILABLE,
             Self::Client(ClientError::Unknown { .. }) => code::UNKNOWN,
             Self::Client(ClientError::Garbled { .. }) => code::PROTOCOL,
@@ -139,6 +149,7 @@ impl CliError {
             Self::Io(_) => "io",
             Self::NodeUnknown(_) => "node-unknown",
             Self::LeaseUnknown(_) => "lease-unknown",
+            Self::Backup { .. } => "backup",
             Self::Declined => "declined",
             Self::Interrupted { .. } => "interrupted",
             Self::Unread { .. } => "output-unread",

@@ -9,11 +9,12 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use holdfast_proto::tenant::Role;
+use holdfast_storage::backup::Backup;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::console::Console;
-use super::daemon::{Daemon, DaemonError, Ready};
+use super::daemon::{Daemon, DaemonError, Ready, Recovery};
 use super::error::{CliError, code};
 use super::run;
 use crate::api::seam::Committed;
@@ -36,6 +37,12 @@ impl Daemon for NoDaemon {
         Err(refusal())
     }
     fn serve(&self, _: Config, _: Ready<'_>) -> Result<(), DaemonError> {
+        Err(refusal())
+    }
+    fn restore(&self, _: Config, _: Backup, _: bool, _: Ready<'_>) -> Result<(), DaemonError> {
+        Err(refusal())
+    }
+    fn recover(&self, _: Config, _: bool) -> Result<Recovery, DaemonError> {
         Err(refusal())
     }
     fn demo(&self, arguments: &[OsString], json: bool) -> Result<u8, CliError> {

@@ -21,8 +21,6 @@ pub enum Profile {
 
 /// Entries between two snapshots.
 const SNAPSHOT_EVERY: u64 = 100_000;
-/// Entries kept behind a snapshot, so that a follower that was away for a moment needs none.
-const KEPT_BEHIND_SNAPSHOT: u64 = 50_000;
 
 /// Makes the configuration of one replica.
 ///
@@ -52,8 +50,8 @@ pub fn config(cluster: ClusterId, profile: Profile) -> Result<Arc<Config>, Confi
         snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_EVERY),
         // Must exceed what lies between two snapshots, or a snapshot would not help a laggard.
         replication_lag_threshold: 2 * SNAPSHOT_EVERY,
-        max_in_snapshot_log_to_keep: KEPT_BEHIND_SNAPSHOT,
-        purge_batch_size: 4_096,
+        // openraft's own policy looks at the newest snapshot only; [`super::compaction`] decides what may go.
+        max_in_snapshot_log_to_keep: u64::MAX,
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         allow_log_reversion: Some(false),

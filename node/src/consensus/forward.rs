@@ -18,8 +18,10 @@ use openraft::storage::RaftStateMachine;
 use openraft_rt::watch::WatchReceiver;
 
 use super::Outcome;
+use super::agreement::Compared;
 use super::leadership::Lead;
 use super::network::serve::MayVote;
+use super::promise::Promises;
 use super::proposer::Submitted;
 use super::replica::{Replica, outcome, oversize};
 use super::wire::{Answer, Question, kind};
@@ -44,6 +46,10 @@ where
     pub may_vote: MayVote,
     /// The authority's key.
     pub authority_key: AuthorityKey,
+    /// What replicas have promised, as far as it is known here.
+    pub promises: Arc<Promises>,
+    /// This replica's hashes of its state.
+    pub hashes: Arc<Compared>,
     /// Called when a leader found that this node's disk remembers less than it promised. The node must stop.
     pub on_forgot: OnForgot,
 }
@@ -62,6 +68,19 @@ where
             }),
             Question::Wall => Ok(Answer::Wall(self.replica.clock.wall_ms())),
             Question::AuthorityKey => self.give_key(from),
+            Question::Promised(promised) => {
+                self.only_voters(from)?;
+                self.promises.note(promised);
+                Ok(Answer::Noted)
+            }
+            // A node that never votes compares its state too.
+            Question::StateHash(at) => {
+                let hashes = self.hashes.clone();
+                let hash = RT::spawn_blocking(move || hashes.asked(at))
+                    .await
+                    .map_err(|error| Refusal(error.to_string()))?;
+                Ok(Answer::StateHash(hash))
+            }
             Question::Forgot => {
                 self.only_voters(from)?;
                 (self.on_forgot)(from);

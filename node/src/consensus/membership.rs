@@ -14,6 +14,7 @@ use holdfast_proto::id::{NodeId, ZoneId};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::tenant::Principal;
 use holdfast_proto::time::Timestamp;
+use holdfast_storage::promise::Promised;
 use holdfast_storage::types::{LeaderId, Peer, Types};
 use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, ChangeMembers, RaftMetrics};
@@ -21,7 +22,7 @@ use openraft_rt::Instant;
 use openraft_rt::watch::WatchReceiver;
 
 use super::leadership::{Leadership, leading};
-use super::network::Promises;
+use super::promise::{Promises, TOLD_EVERY};
 use super::replica::Replica;
 use super::stamp::TRUST_MS;
 use super::voters::{Candidate, plan};
@@ -85,6 +86,8 @@ where
     led: Option<(LeaderId, RT::Instant)>,
     round: u64,
     suspects: BTreeSet<NodeId>,
+    /// What the others were told last, and when.
+    told: (Promised, RT::Instant),
 }
 
 /// What the next change of the membership is.
@@ -116,6 +119,7 @@ where
             led: None,
             round: 0,
             suspects: BTreeSet::new(),
+            told: (Promised::new(), RT::Instant::now()),
         }
     }
 
@@ -127,6 +131,7 @@ where
             if metrics.running_state.is_err() {
                 return;
             }
+            self.tell_forgetful().await;
             match leading(&metrics).filter(|_| Leadership::of(&metrics).own_term_applied) {
                 None => self.led = None,
                 Some(leader) => {
@@ -151,7 +156,7 @@ where
         } else if members.voters.len() == 1 {
             self.record_voters(&picture, metrics).await;
         }
-        self.tell_forgetful().await;
+        self.tell_promises(metrics);
         if self.round.is_multiple_of(ROUNDS_PER_WALL_CHECK) {
             self.check_walls(metrics).await;
         }
@@ -233,6 +238,29 @@ where
         for node in self.promises.broken() {
             // It may be down or be told already; it is told again in the next round.
             let _ = self.replica.ask(node, &Question::Forgot).await;
+        }
+    }
+
+    /// Tells all voters what each of them has acknowledged of the committed log, so that none can forget it unnoticed
+    /// under another leader.
+    fn tell_promises(&mut self, metrics: &RaftMetrics<Types<RT>>) {
+        let committed = metrics.cluster_committed.map_or(0, |committed| committed.index);
+        let matched = metrics.replication.iter().flatten();
+        let acknowledged = matched.filter_map(|(node, matched)| Some((*node, matched.as_ref()?.index.min(committed))));
+        self.promises.note(acknowledged);
+        let lasting = self.promises.lasting();
+        if lasting == self.told.0 || self.told.1.elapsed() < TOLD_EVERY {
+            return;
+        }
+        let question = Question::Promised(lasting.iter().map(|(node, index)| (*node, *index)).collect());
+        self.told = (lasting, RT::Instant::now());
+        let voters = metrics.membership_config.voter_ids().map(NodeId);
+        let others: BTreeSet<NodeId> = voters.filter(|voter| *voter != self.replica.me).collect();
+        for voter in others {
+            let (replica, question) = (self.replica.clone(), question.clone());
+            // One that is down is told when there is more to tell.
+            let told: BoxFuture<'static, ()> = Box::pin(async move { drop(replica.ask(voter, &question).await) });
+            drop(RT::spawn(told));
         }
     }
 

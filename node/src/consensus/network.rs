@@ -11,10 +11,9 @@ mod pipeline;
 pub mod serve;
 pub mod snapshot;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,12 +24,14 @@ use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
-    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{AsyncRuntime, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 
 use self::snapshot::{Snapshot, SnapshotFiles};
+use super::compaction::Departures;
+use super::promise::{FORGOT, Promises};
 use super::wire::{self, WireError};
 use crate::net::{Class, NetError, Transport};
 
@@ -38,67 +39,28 @@ use crate::net::{Class, NetError, Transport};
 /// restarted in 50 ms waiting for two heartbeats.
 const BACKOFF_MS: [u64; 4] = [20, 50, 100, 200];
 
-/// What followers have acknowledged to this leader.
-#[derive(Debug, Default)]
-pub struct Promises {
-    by_node: Mutex<BTreeMap<u64, Promise>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Promise {
-    leader: LeaderId,
-    index: u64,
-    broken: bool,
-}
-
-impl Promises {
-    /// Notes an acknowledgement, or finds that an earlier one no longer holds. Within one leadership a follower's log never shrinks
-    /// below what it acknowledged, so a conflict there means that its disk has forgotten.
-    fn judge<RT: AsyncRuntime>(&self, node: u64, leader: LeaderId, result: &StreamAppendResult<Types<RT>>) -> bool {
-        let mut by_node = self.by_node.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = Promise {
-            leader,
-            index: 0,
-            broken: false,
-        };
-        let promise = by_node.entry(node).or_insert(fresh);
-        if promise.leader != leader {
-            *promise = fresh;
-        }
-        match result {
-            Ok(Some(matching)) => promise.index = promise.index.max(matching.index),
-            Err(StreamAppendError::Conflict(at)) if at.index <= promise.index => promise.broken = true,
-            _ => {}
-        }
-        !promise.broken
-    }
-
-    /// Nodes whose disk remembers less than they promised to this leadership.
-    pub fn broken(&self) -> Vec<NodeId> {
-        let by_node = self.by_node.lock().unwrap_or_else(PoisonError::into_inner);
-        by_node
-            .iter()
-            .filter(|(_, promise)| promise.broken)
-            .map(|(node, _)| NodeId(*node))
-            .collect()
-    }
-}
-
 /// Makes the connections to peers.
 pub struct Network<RT, D> {
     transport: Arc<dyn Transport>,
     files: Arc<dyn SnapshotFiles<D>>,
     promises: Arc<Promises>,
+    departures: Arc<Departures>,
     runtime: PhantomData<fn() -> RT>,
 }
 
 impl<RT, D> Network<RT, D> {
     /// Over `transport`; snapshots are read through `files`.
-    pub fn new(transport: Arc<dyn Transport>, files: Arc<dyn SnapshotFiles<D>>, promises: Arc<Promises>) -> Self {
+    pub fn new(
+        transport: Arc<dyn Transport>,
+        files: Arc<dyn SnapshotFiles<D>>,
+        promises: Arc<Promises>,
+        departures: Arc<Departures>,
+    ) -> Self {
         Self {
             transport,
             files,
             promises,
+            departures,
             runtime: PhantomData,
         }
     }
@@ -110,6 +72,7 @@ impl<RT, D> Network<RT, D> {
             transport: self.transport.clone(),
             files: self.files.clone(),
             promises: self.promises.clone(),
+            departures: self.departures.clone(),
             runtime: PhantomData,
         }
     }
@@ -138,6 +101,7 @@ pub struct PeerNetwork<RT, D> {
     transport: Arc<dyn Transport>,
     files: Arc<dyn SnapshotFiles<D>>,
     promises: Arc<Promises>,
+    departures: Arc<Departures>,
     runtime: PhantomData<fn() -> RT>,
 }
 
@@ -150,6 +114,15 @@ where
         match RT::timeout(wait, self.transport.call(self.to, Class::Raft, request)).await {
             Ok(answer) => answer.map_err(|error| rpc_error(&error)),
             Err(_) => Err(late(self.to, wait)),
+        }
+    }
+
+    /// A vote counts only when the voter still has what it promised.
+    fn counted(&self, answer: &Bytes) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
+        let voted: VoteResponse<Types<RT>> = wire::read_voted(answer).map_err(|error| unreadable(&error))?;
+        match self.promises.judge_end(self.to.0, voted.last_log_id) {
+            true => Ok(voted),
+            false => Err(forgetful(self.to)),
         }
     }
 }
@@ -208,7 +181,7 @@ where
         option: RPCOption,
     ) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
         let answer = self.call(wire::vote(&rpc, wire::kind::VOTE), option.hard_ttl()).await?;
-        wire::read_voted(&answer).map_err(|error| unreadable(&error))
+        self.counted(&answer)
     }
 
     async fn pre_vote(
@@ -219,7 +192,7 @@ where
         let answer = self
             .call(wire::vote(&rpc, wire::kind::PRE_VOTE), option.hard_ttl())
             .await?;
-        wire::read_voted(&answer).map_err(|error| unreadable(&error))
+        self.counted(&answer)
     }
 
     async fn full_snapshot(
@@ -229,11 +202,16 @@ where
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types<RT>>, StreamingError<Types<RT>>> {
+        let departure = self
+            .departures
+            .begin(snapshot.meta.last_log_id.map_or(0, |id| id.index));
         let send = snapshot::send::<RT, D>(self.to, &*self.transport, self.files.clone(), vote, snapshot);
-        match RT::select2(cancel, send).await {
+        let sent = match RT::select2(cancel, send).await {
             openraft_rt::Select2::First(closed) => Err(closed.into()),
             openraft_rt::Select2::Second(sent) => sent,
-        }
+        };
+        drop(departure);
+        sent
     }
 
     async fn transfer_leader(
@@ -266,8 +244,12 @@ fn checked<RT: AsyncRuntime>(
     if promises.judge::<RT>(node.0, leader, result) {
         return Ok(());
     }
-    tracing::error!(%node, "this node's disk remembers less than it promised; remove it, and join it again with an empty folder");
-    Err(Unreachable::from_string("its disk remembers less than it promised").into())
+    Err(forgetful(node))
+}
+
+fn forgetful<RT: AsyncRuntime>(node: NodeId) -> RPCError<Types<RT>> {
+    tracing::error!(%node, "{FORGOT}: it is not counted any more; remove the node, and join the machine again with an empty folder");
+    Unreachable::from_string(FORGOT).into()
 }
 
 /// A failure that openraft waits after, or one after which it tries again at once.
@@ -290,41 +272,4 @@ fn late<RT: AsyncRuntime>(node: NodeId, wait: Duration) -> RPCError<Types<RT>> {
 /// The last log id that a request leads to.
 fn last_of<RT: AsyncRuntime>(request: &AppendEntriesRequest<Types<RT>>) -> Option<LogId> {
     request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Rt = openraft_rt_tokio::TokioRuntime;
-
-    fn leader(term: u64) -> LeaderId {
-        LeaderId { term, node_id: 1 }
-    }
-
-    fn id(index: u64) -> LogId {
-        LogId {
-            leader_id: leader(1),
-            index,
-        }
-    }
-
-    #[test]
-    fn a_follower_that_lost_what_it_acknowledged_is_found_out() {
-        let promises = Promises::default();
-        assert!(promises.judge::<Rt>(2, leader(1), &Ok(Some(id(10)))));
-        assert!(promises.judge::<Rt>(2, leader(1), &Err(StreamAppendError::Conflict(id(11)))));
-        assert!(!promises.judge::<Rt>(2, leader(1), &Err(StreamAppendError::Conflict(id(10)))));
-        assert_eq!(promises.broken(), [NodeId(2)]);
-        // It stays cut off, whatever it says next.
-        assert!(!promises.judge::<Rt>(2, leader(1), &Ok(Some(id(3)))));
-        assert!(promises.judge::<Rt>(3, leader(1), &Ok(Some(id(3)))));
-    }
-
-    #[test]
-    fn a_log_that_a_new_leader_shortens_breaks_no_promise() {
-        let promises = Promises::default();
-        assert!(promises.judge::<Rt>(2, leader(1), &Ok(Some(id(10)))));
-        assert!(promises.judge::<Rt>(2, leader(2), &Err(StreamAppendError::Conflict(id(9)))));
-    }
 }

@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast_proto::command::{Command, Envelope};
-use holdfast_proto::id::{ClusterId, NodeId};
+use holdfast_proto::id::{ClusterId, Cursor, Digest, NodeId};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::tenant::Principal;
 use holdfast_proto::time::Timestamp;
+use holdfast_storage::adapter::StateClaim;
 use holdfast_storage::disk::memory::MemoryDisk;
+use holdfast_storage::promise::PromiseFile;
 use holdfast_storage::raft_log::{LogThread, Opened, Options};
 use holdfast_storage::snapshot::SnapshotStore;
 use holdfast_storage::types::Peer;
@@ -25,6 +27,8 @@ use openraft_rt::watch::WatchReceiver;
 
 use self::machine::Tape;
 use self::wires::{Wire, Wires};
+use super::agreement::Hashes;
+use super::compaction;
 use super::config::{Profile, config};
 use super::leadership::Lead;
 use super::membership::{Known, Picture};
@@ -64,6 +68,30 @@ struct Node {
     _log: LogThread,
 }
 
+/// What a sound state hashes to, everywhere.
+const SOUND: Digest = Digest([7; 32]);
+
+/// What some nodes' states hash to instead.
+type OtherHashes = Arc<Mutex<BTreeMap<u64, Digest>>>;
+
+/// One hash at every position.
+struct FixedHash {
+    node: u64,
+    other: OtherHashes,
+    claim: Arc<Mutex<Option<StateClaim>>>,
+}
+
+impl Hashes for FixedHash {
+    fn claimed(&self) -> Option<StateClaim> {
+        *self.claim.lock().unwrap()
+    }
+
+    fn hash_at(&self, _: Cursor) -> Option<Digest> {
+        let other = self.other.lock().unwrap().get(&self.node).copied();
+        Some(other.unwrap_or(SOUND))
+    }
+}
+
 /// A cluster, with what all of its nodes would read from applied state.
 struct Cluster {
     wires: Arc<Wires>,
@@ -71,6 +99,12 @@ struct Cluster {
     disks: BTreeMap<u64, Arc<MemoryDisk>>,
     nodes: BTreeMap<u64, Node>,
     config: Config,
+    /// What nodes' states hash to, where it is not what the others have.
+    hashes: OtherHashes,
+    /// The last hash that came through the log.
+    claim: Arc<Mutex<Option<StateClaim>>>,
+    /// Who was told that its state is not the others'.
+    diverged: Arc<Mutex<Vec<(u64, String)>>>,
 }
 
 impl Cluster {
@@ -84,6 +118,9 @@ impl Cluster {
             disks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             config: options,
+            hashes: Arc::default(),
+            claim: Arc::default(),
+            diverged: Arc::default(),
         };
         cluster.join(1);
         cluster.start(1).await;
@@ -128,15 +165,20 @@ impl Cluster {
             .unwrap()
             .start_thread::<Rt>(None)
             .unwrap();
-        let store = SnapshotStore::open(disk, Path::new("/snapshots")).unwrap();
+        let store = SnapshotStore::open(disk.clone(), Path::new("/snapshots")).unwrap();
         let tape = Tape::open(store.clone());
         let (router, stamps, picture) = (Arc::new(Router::new()), tape.clone(), self.picture.clone());
         let clock = Arc::<SteppedClock>::default();
         let parts = Parts {
             me: NodeId(node),
             config: Arc::new(self.config.clone()),
-            log,
             machine: tape.clone(),
+            kept: Arc::new(compaction::Stored {
+                snapshots: store.clone(),
+                log: log.clone(),
+            }),
+            promises: PromiseFile::in_data(disk, Path::new("/")),
+            log,
             files: Arc::new(StoredSnapshots::new(store)),
             transport: Arc::new(Wire::new(self.wires.clone(), NodeId(node))) as Arc<dyn Transport>,
             router: router.clone(),
@@ -146,6 +188,15 @@ impl Cluster {
             may_vote: Arc::new(|node| node != NodeId(99)),
             authority_key: Arc::new(|| None),
             on_forgot: Arc::new(|_| {}),
+            hashes: Arc::new(FixedHash {
+                node,
+                other: self.hashes.clone(),
+                claim: self.claim.clone(),
+            }),
+            on_diverged: {
+                let diverged = self.diverged.clone();
+                Arc::new(move |why| diverged.lock().unwrap().push((node, why)))
+            },
         };
         let started = start(parts).await.unwrap();
         let control = KindRouter::default().with(super::wire::kind::QUESTION, started.questions.clone());
@@ -558,4 +609,40 @@ async fn a_vote_or_an_append_in_another_nodes_name_reaches_nobody() {
         cluster.nodes[&leader].started.replica.leadership().term < 1_000_000,
         "term was {term}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_state_differs_from_most_is_told_to_stop_also_when_it_leads() {
+    for wrong_leads in [false, true] {
+        let cluster = Cluster::of(3, |_| {}).await;
+        cluster.until_voters(&[1, 2, 3]).await;
+        let leader = cluster.until_leader().await;
+        let wrong = if wrong_leads { leader } else { leader % 3 + 1 };
+        let other = Digest([9; 32]);
+        cluster.hashes.lock().unwrap().insert(wrong, other);
+        let claim = StateClaim {
+            at: Cursor { index: 5, sub: 0 },
+            // The leader proposes what its own state hashes to.
+            hash: if wrong_leads { other } else { SOUND },
+        };
+        *cluster.claim.lock().unwrap() = Some(claim);
+        let told = |cluster: &Cluster| {
+            cluster
+                .diverged
+                .lock()
+                .unwrap()
+                .iter()
+                .map(|(node, _)| *node)
+                .collect::<Vec<_>>()
+        };
+        cluster
+            .until("the wrong one was told", |cluster| !told(cluster).is_empty())
+            .await;
+        assert_eq!(told(&cluster), [wrong]);
+        assert!(
+            cluster.diverged.lock().unwrap()[0]
+                .1
+                .contains("join this machine again as a new node")
+        );
+    }
 }

@@ -10,6 +10,7 @@
 use bytes::Bytes;
 use holdfast_proto::event::Event;
 use holdfast_proto::frame::{self, FrameError};
+use holdfast_proto::id::{Cursor, Digest};
 use holdfast_proto::rejection::Rejection;
 use holdfast_storage::types::stored::{EntryId, Members, MembersAt, MembersError};
 use holdfast_storage::types::{Entry, LeaderId, LogId, Payload, Proposal, SnapshotMeta, Types, Vote};
@@ -246,8 +247,12 @@ pub enum Question {
     Wall,
     /// I have become a voter; give me the authority's key.
     AuthorityKey,
-    /// Your disk holds less than you acknowledged to me: stop.
+    /// Your disk holds less than you acknowledged: stop.
     Forgot,
+    /// These nodes have acknowledged the committed log up to these entries. Answered with [`Answer::Noted`].
+    Promised(Vec<(u64, u64)>),
+    /// What did your state hash to at this position? It differs between replicas, so look at yours too.
+    StateHash(Cursor),
 }
 
 /// The answer.
@@ -285,6 +290,8 @@ pub enum Answer {
     AuthorityKey(String),
     /// Understood; there is nothing to say.
     Noted,
+    /// What the state hashed to; `None` when it is not known any more.
+    StateHash(Option<Digest>),
 }
 
 /// Encodes entries to append.

@@ -50,6 +50,26 @@ pub struct ClusterView {
     /// The node that answers.
     #[schema(value_type = String)]
     pub served_by: NodeId,
+    /// What its memory of the cluster takes on that node's disk.
+    #[serde(default)]
+    pub disk: Disk,
+}
+
+/// Bytes on the disk of one node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Disk {
+    /// The Raft log: what is kept until two snapshots cover it.
+    pub raft_log_bytes: u64,
+    /// The event log: what retention keeps.
+    pub event_log_bytes: u64,
+    /// Snapshots of the state.
+    pub snapshot_bytes: u64,
+    /// The index over the event log, which can be made again.
+    pub index_bytes: u64,
+    /// Room that is held back for a start on a full disk; 0 when it was needed.
+    pub reserve_bytes: u64,
+    /// What is left on the disk.
+    pub free_bytes: u64,
 }
 
 /// A command that has taken effect.

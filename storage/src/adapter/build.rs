@@ -12,7 +12,7 @@ use super::{Adapter, StateSnapshot, fatal, held};
 use crate::event_log::EventLog;
 use crate::journal::WriteError;
 use crate::machine::State;
-use crate::snapshot::{Header, SnapshotError, SnapshotFile, SnapshotStore};
+use crate::snapshot::{Header, Pause, SnapshotError, SnapshotFile, SnapshotStore};
 use crate::types::stored::EntryId;
 use crate::types::{LogId, StoredMembership, Types};
 
@@ -26,7 +26,6 @@ enum BuildError {
 }
 
 /// A state that was captured and waits to be written.
-#[derive(Debug)]
 pub struct SnapshotBuilder<RT> {
     work: Work,
     current: Arc<Mutex<Option<SnapshotFile>>>,
@@ -34,13 +33,14 @@ pub struct SnapshotBuilder<RT> {
     runtime: PhantomData<fn() -> RT>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Work {
     state: State,
     last: Option<LogId>,
     members: StoredMembership,
     events: EventLog,
     snapshots: SnapshotStore,
+    pause: Option<Pause>,
 }
 
 impl<RT> SnapshotBuilder<RT> {
@@ -51,6 +51,7 @@ impl<RT> SnapshotBuilder<RT> {
             members: adapter.members.clone(),
             events: adapter.events.clone(),
             snapshots: adapter.snapshots.clone(),
+            pause: adapter.pause.clone(),
         };
         let (current, building) = (adapter.current.clone(), adapter.building.clone());
         Self {
@@ -65,15 +66,18 @@ impl<RT> SnapshotBuilder<RT> {
 impl Work {
     fn run(self) -> Result<SnapshotFile, BuildError> {
         self.events.sync()?;
-        let body = self.state.encode();
         let header = Header {
             last: self.last.map(EntryId::from),
             members: (&self.members).into(),
             state_hash: self.state.hash().0,
-            body_hash: *blake3::hash(&body).as_bytes(),
-            body_bytes: body.len() as u64,
+            body_hash: [0; 32],
+            body_bytes: 0,
         };
-        Ok(self.snapshots.save(&header, &body)?)
+        let pause = self.pause.as_ref();
+        let written = self
+            .snapshots
+            .write(header, pause, |body| self.state.encode_into(|frame| body.put(frame)));
+        Ok(written?)
     }
 }
 

@@ -36,6 +36,25 @@ pub struct MemoryDisk {
     shared: Arc<Mutex<Shared>>,
 }
 
+/// What a disk held; see [`MemoryDisk::image`].
+#[derive(Debug, Clone)]
+pub struct Image {
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Image {
+    /// This image with the chosen files of another one.
+    #[must_use]
+    pub fn with(&self, other: &Self, chosen: impl Fn(&Path) -> bool) -> Self {
+        let ours = self.files.iter().filter(|(path, _)| !chosen(path));
+        let theirs = other.files.iter().filter(|(path, _)| chosen(path));
+        let copy = |(path, bytes): (&PathBuf, &Vec<u8>)| (path.clone(), bytes.clone());
+        Self {
+            files: ours.chain(theirs).map(copy).collect(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     /// What names point at, as running programs see it.
@@ -122,6 +141,11 @@ impl MemoryDisk {
         shared.calls = 0;
     }
 
+    /// Returns how many bytes the files take.
+    pub fn used(&self) -> u64 {
+        held(&self.shared).used()
+    }
+
     /// Returns how many changing calls were made since the faults were last set.
     pub fn calls(&self) -> u64 {
         held(&self.shared).calls
@@ -174,6 +198,33 @@ impl MemoryDisk {
             content.cached.truncate(size as usize);
             content.durable = content.cached.clone();
         }
+    }
+
+    /// Copies everything that is durable now, as an image of a virtual machine does.
+    pub fn image(&self) -> Image {
+        let shared = held(&self.shared);
+        let copy = |(path, content): (&PathBuf, &Inode)| (path.clone(), held(content).durable.clone());
+        Image {
+            files: shared.durable_names.iter().map(copy).collect(),
+        }
+    }
+
+    /// Turns the power off, puts an image in the place of everything, and turns it on.
+    pub fn put_back(&self, image: &Image) {
+        let mut shared = held(&self.shared);
+        shared.life += 1;
+        shared.faults = Faults::default();
+        shared.locks.clear();
+        let copy = |(path, bytes): (&PathBuf, &Vec<u8>)| {
+            let content = Content {
+                cached: bytes.clone(),
+                durable: bytes.clone(),
+                unsynced: Vec::new(),
+            };
+            (path.clone(), Arc::new(Mutex::new(content)))
+        };
+        shared.names = image.files.iter().map(copy).collect();
+        shared.durable_names = shared.names.clone();
     }
 
     /// Returns a file's bytes as a program would read them now.

@@ -48,6 +48,14 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// A newer build wrote it. Nothing is wrong with the data.
+    #[error("journal segment {} was written by a newer version of holdfast: {what}; upgrade this node and start it again", file.display())]
+    Newer {
+        /// The segment.
+        file: PathBuf,
+        /// What this build does not know.
+        what: String,
+    },
     /// What was durable once is damaged or missing.
     #[error("journal segment {} is corrupt at byte {offset}: {what}; {NEXT_STEP}", file.display())]
     Corrupt {

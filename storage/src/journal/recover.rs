@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use super::error::OpenError;
 use super::record::{self, Decoded, RecordRef};
 use super::scan::{PIECE, Scanner, Step};
-use super::segment::{self, HEADER_BYTES, SEAL_BYTES, Summary};
+use super::segment::{self, HEADER_BYTES, HeaderError, SEAL_BYTES, Summary};
 use super::{Active, Journal, Options, Position, Spare, SpareSlot};
 use crate::disk::{Disk, DiskFile, Open};
 
@@ -36,6 +36,21 @@ pub enum Scan {
     /// Closed segments are taken at their seal's word, and only their first record is shown; for long journals whose
     /// records are checked when they are read.
     Tail,
+}
+
+/// What an owner has against a record that it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Objection {
+    /// It contradicts the ones before.
+    Contradicts(String),
+    /// Only a newer build knows what it is.
+    Newer(String),
+}
+
+impl From<String> for Objection {
+    fn from(what: String) -> Self {
+        Self::Contradicts(what)
+    }
 }
 
 /// What opening a journal found.
@@ -90,6 +105,16 @@ impl Opened {
         }
     }
 
+    fn objected(&self, offset: u32, objection: Objection) -> OpenError {
+        match objection {
+            Objection::Contradicts(what) => self.corrupt(offset, what),
+            Objection::Newer(what) => OpenError::Newer {
+                file: self.path.clone(),
+                what,
+            },
+        }
+    }
+
     fn records_end(&self) -> u32 {
         self.bytes - SEAL_BYTES
     }
@@ -100,7 +125,7 @@ pub(super) fn recover(
     dir: &Path,
     options: Options,
     scan: Scan,
-    mut visit: impl FnMut(Position, RecordRef<'_>) -> Result<(), String>,
+    mut visit: impl FnMut(Position, RecordRef<'_>) -> Result<(), Objection>,
 ) -> Result<(Journal, Recovered), OpenError> {
     let mut opened = open_segments(&*disk, dir, options)?;
     let tail_at = find_tail(&opened)?;
@@ -213,10 +238,19 @@ fn open_segment(disk: &dyn Disk, dir: &Path, number: u32, options: Options) -> R
     let file = disk.open(&path, Open::Write).map_err(failed)?;
     let mut header = vec![0; HEADER_BYTES as usize];
     let got = file.read_at(&mut header, 0).map_err(failed)?;
-    let bytes = segment::decode_header(&header[..got], number, options.purpose).map_err(|what| OpenError::Corrupt {
-        file: path.clone(),
-        offset: 0,
-        what: what.to_owned(),
+    let bytes = segment::decode_header(&header[..got], number, options.purpose).map_err(|error| match error {
+        HeaderError::Wrong(what) => OpenError::Corrupt {
+            file: path.clone(),
+            offset: 0,
+            what: what.to_owned(),
+        },
+        HeaderError::Newer(version) => OpenError::Newer {
+            file: path.clone(),
+            what: format!(
+                "version {version} of the format, this build reads up to {}",
+                segment::VERSION
+            ),
+        },
     })?;
     let mut seal = vec![0; SEAL_BYTES as usize];
     let got = file.read_at(&mut seal, u64::from(bytes - SEAL_BYTES)).map_err(failed)?;
@@ -274,7 +308,7 @@ type Broken = Option<&'static str>;
 fn visit_records(
     opened: &Opened,
     end: u32,
-    visit: &mut impl FnMut(Position, RecordRef<'_>) -> Result<(), String>,
+    visit: &mut impl FnMut(Position, RecordRef<'_>) -> Result<(), Objection>,
 ) -> Result<(Summary, Broken), OpenError> {
     let mut scanner = Scanner::new(&*opened.file, opened.segment, HEADER_BYTES, end);
     let mut summary = Summary {
@@ -284,7 +318,7 @@ fn visit_records(
     loop {
         match scanner.step().map_err(|source| opened.read_error(source))? {
             Step::Record(position, record) => {
-                visit(position, record).map_err(|what| opened.corrupt(position.offset, what))?;
+                visit(position, record).map_err(|objection| opened.objected(position.offset, objection))?;
                 if summary.records == 0 {
                     summary.first_index = record.index;
                 }
@@ -302,7 +336,7 @@ fn visit_records(
 fn visit_closed(
     closed: &Opened,
     scan: Scan,
-    visit: &mut impl FnMut(Position, RecordRef<'_>) -> Result<(), String>,
+    visit: &mut impl FnMut(Position, RecordRef<'_>) -> Result<(), Objection>,
 ) -> Result<Summary, OpenError> {
     let seal = closed.seal.expect("only closed segments come before the tail");
     if scan == Scan::All {
@@ -315,7 +349,7 @@ fn visit_closed(
     let mut scanner = Scanner::new(&*closed.file, closed.segment, HEADER_BYTES, seal.end);
     match scanner.step().map_err(|source| closed.read_error(source))? {
         Step::Record(position, record) => {
-            visit(position, record).map_err(|what| closed.corrupt(position.offset, what))?;
+            visit(position, record).map_err(|objection| closed.objected(position.offset, objection))?;
             Ok(Summary {
                 first_index: record.index,
                 ..seal

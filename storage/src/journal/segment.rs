@@ -17,7 +17,10 @@ pub(super) const HEADER_BYTES: u32 = 64;
 /// The seal takes this many bytes at the end of the file.
 pub(super) const SEAL_BYTES: u32 = 40;
 
-const MAGIC: &[u8; 8] = b"HFJRNL\x00\x01";
+const MAGIC: &[u8; 7] = b"HFJRNL\x00";
+
+/// Version of the segment's and the records' layout. Readers of version N read N-1 too.
+pub(super) const VERSION: u8 = 1;
 const SEAL_MAGIC: u64 = u64::from_le_bytes(*b"HFSEALED");
 
 /// What a segment holds, from its seal or from a scan.
@@ -86,6 +89,7 @@ fn encode_header(segment: u32, bytes: u32, purpose: &str) -> Vec<u8> {
     assert!(purpose.len() <= 16, "a purpose is at most 16 bytes");
     let mut out = Vec::with_capacity(HEADER_BYTES as usize);
     out.extend_from_slice(MAGIC);
+    out.push(VERSION);
     out.extend_from_slice(&segment.to_le_bytes());
     out.extend_from_slice(&bytes.to_le_bytes());
     out.extend_from_slice(purpose.as_bytes());
@@ -95,20 +99,34 @@ fn encode_header(segment: u32, bytes: u32, purpose: &str) -> Vec<u8> {
     out
 }
 
+/// Why a header is not that of the segment it was taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeaderError {
+    /// It is damaged, or of another segment.
+    Wrong(&'static str),
+    /// A newer build wrote it, in this version.
+    Newer(u8),
+}
+
 /// Checks a header; returns the segment's length in bytes.
-pub(super) fn decode_header(header: &[u8], segment: u32, purpose: &str) -> Result<u32, &'static str> {
+pub(super) fn decode_header(header: &[u8], segment: u32, purpose: &str) -> Result<u32, HeaderError> {
+    let wrong = |what| Err(HeaderError::Wrong(what));
     if header.len() < HEADER_BYTES as usize || u32_at(header, 60) != crc32c::crc32c(&header[..60]) {
-        return Err("the segment header is damaged");
+        return wrong("the segment header is damaged");
     }
-    if &header[..8] != MAGIC {
-        return Err("this is no segment of a format that this version knows");
+    if &header[..7] != MAGIC || header[7] == 0 {
+        return wrong("this is no segment of a journal");
+    }
+    // Everything after the version may mean something else there.
+    if header[7] > VERSION {
+        return Err(HeaderError::Newer(header[7]));
     }
     if u32_at(header, 8) != segment {
-        return Err("the segment header names another segment");
+        return wrong("the segment header names another segment");
     }
     let named = &header[16..32];
     if &named[..purpose.len()] != purpose.as_bytes() || named[purpose.len()..].iter().any(|byte| *byte != 0) {
-        return Err("the segment belongs to another journal");
+        return wrong("the segment belongs to another journal");
     }
     Ok(u32_at(header, 12))
 }

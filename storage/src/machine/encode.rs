@@ -70,7 +70,12 @@ pub enum DecodeError {
     },
 }
 
-fn put<K, V, T>(out: &mut BytesMut, kind: u16, map: &Map<K, V>, plain: impl Fn(&V) -> T)
+/// Takes a state's frames, one after the other.
+trait Sink<E>: FnMut(&[u8]) -> Result<(), E> {}
+
+impl<E, F: FnMut(&[u8]) -> Result<(), E>> Sink<E> for F {}
+
+fn put<K, V, T, E>(out: &mut impl Sink<E>, kind: u16, map: &Map<K, V>, plain: impl Fn(&V) -> T) -> Result<(), E>
 where
     K: Clone,
     Vec<(K, T)>: for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Error>>,
@@ -83,9 +88,9 @@ where
             .map(|(key, value)| (key.clone(), plain(value)))
             .collect();
         if some.is_empty() {
-            return;
+            return Ok(());
         }
-        out.extend_from_slice(&frame::encode(kind, &some));
+        out(&frame::encode(kind, &some))?;
     }
 }
 
@@ -108,20 +113,32 @@ impl State {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.extend_from_slice(&frame::encode(kind::HEAD, &(self.applied, self.cluster.clone())));
-        put(&mut out, kind::NODES, &self.nodes, |node| (**node).clone());
-        put(&mut out, kind::DEVICES, &self.devices, |slot| (**slot).clone());
-        put(&mut out, kind::LEASES, &self.leases, |lease| (**lease).clone());
-        put(&mut out, kind::ENDED, &self.ended, |lease| *lease);
-        put(&mut out, kind::TENANTS, &self.tenants, |tenant| *tenant);
-        put(&mut out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
-            (**access).clone()
+        let Ok(()) = self.encode_into(|frame| {
+            out.extend_from_slice(frame);
+            Ok::<(), std::convert::Infallible>(())
         });
-        put(&mut out, kind::JOIN_TOKENS, &self.join_tokens, |join| (**join).clone());
-        put(&mut out, kind::TARIFFS, &self.tariffs, |tariff| (**tariff).clone());
-        put(&mut out, kind::REQUESTS, &self.requests, Clone::clone);
-        out.extend_from_slice(&frame::encode_payload(kind::END, &[]));
         out.freeze()
+    }
+
+    /// Encodes the whole state piece by piece, so that a large one never lies in memory twice.
+    ///
+    /// # Errors
+    /// The first one that `out` returns.
+    pub fn encode_into<E>(&self, mut out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let out = &mut out;
+        out(&frame::encode(kind::HEAD, &(self.applied, self.cluster.clone())))?;
+        put(out, kind::NODES, &self.nodes, |node| (**node).clone())?;
+        put(out, kind::DEVICES, &self.devices, |slot| (**slot).clone())?;
+        put(out, kind::LEASES, &self.leases, |lease| (**lease).clone())?;
+        put(out, kind::ENDED, &self.ended, |lease| *lease)?;
+        put(out, kind::TENANTS, &self.tenants, |tenant| *tenant)?;
+        put(out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
+            (**access).clone()
+        })?;
+        put(out, kind::JOIN_TOKENS, &self.join_tokens, |join| (**join).clone())?;
+        put(out, kind::TARIFFS, &self.tariffs, |tariff| (**tariff).clone())?;
+        put(out, kind::REQUESTS, &self.requests, Clone::clone)?;
+        out(&frame::encode_payload(kind::END, &[]))
     }
 
     /// Decodes a state.

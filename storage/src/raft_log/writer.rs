@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use openraft::AsyncRuntime;
 use openraft::async_runtime::OneshotSender;
@@ -20,7 +21,7 @@ use super::entry;
 use super::index::Index;
 use super::{OpenError, Options, Shared, held};
 use crate::disk::Disk;
-use crate::journal::{self, Journal, Position, Record, RecordRef, Repair, Scan, WriteError, describe};
+use crate::journal::{self, Journal, Objection, Position, Record, RecordRef, Repair, Scan, WriteError, describe};
 use crate::types::{Entry, LogId, Types, Vote};
 
 /// Something to write, in the order that openraft asked for it.
@@ -105,8 +106,8 @@ struct Replay {
 }
 
 impl Replay {
-    /// Takes in the next record; a text says what contradicts the ones before.
-    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), String> {
+    /// Takes in the next record; an objection says what is wrong with it.
+    fn take(&mut self, position: Position, record: RecordRef<'_>) -> Result<(), Objection> {
         let index = &mut self.index;
         match record.kind {
             entry::VOTE => index.vote = Some(entry::to_vote(record)),
@@ -124,7 +125,7 @@ impl Replay {
                 if let Some(last) = index.last
                     && (id < last || (index.has_places() && id.index != last.index + 1))
                 {
-                    return Err(format!("entry {id} follows entry {last}"));
+                    return Err(format!("entry {id} follows entry {last}").into());
                 }
                 index.last = Some(id);
                 index.place(id.index, position);
@@ -132,9 +133,7 @@ impl Replay {
                 *highest = (*highest).max(id.index);
             }
             kind => {
-                return Err(format!(
-                    "record kind {kind} is unknown to this version; it needs an upgrade"
-                ));
+                return Err(Objection::Newer(format!("record kind {kind} of the raft log")));
             }
         }
         Ok(())
@@ -180,6 +179,7 @@ impl Writer {
             stats: SyncStats::default(),
             failed: None,
         };
+        writer.tell_size();
         Ok((writer, shared, recovered.repair))
     }
 
@@ -234,7 +234,14 @@ impl Writer {
         if self.failed.is_none() {
             self.remove_purged().unwrap_or_else(|error| self.fail(&error));
         }
+        self.tell_size();
         self.journal.spare_job()
+    }
+
+    fn tell_size(&self) {
+        self.shared
+            .disk_bytes
+            .store(self.journal.disk_bytes(), Ordering::Relaxed);
     }
 
     /// Writes down what was not worth a sync so far; called when no more jobs can come.

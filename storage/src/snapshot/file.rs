@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_proto::frame;
+use holdfast_proto::frame::{self, FrameError};
 
 use super::{Folder, PIECE, SnapshotError};
 use crate::disk::DiskFile;
@@ -45,6 +45,13 @@ pub(super) fn encode_header(header: &Header) -> Bytes {
     frame::encode(kind::SNAPSHOT, header)
 }
 
+/// Says whether a header's checksum holds: a version that is not ours is then a newer build's and no flipped bit.
+fn is_sealed(head: &[u8]) -> bool {
+    let (sealed, payload) = (&head[..12], &head[frame::HEADER_BYTES..]);
+    let sum = crc32c::crc32c_append(crc32c::crc32c(sealed), payload);
+    head[12..frame::HEADER_BYTES] == sum.to_le_bytes()
+}
+
 impl SnapshotFile {
     /// Reads a file from end to end and returns it when it is a whole snapshot.
     pub(super) fn prove(folder: Arc<Folder>, path: PathBuf, file: Arc<dyn DiskFile>) -> Result<Self, SnapshotError> {
@@ -70,8 +77,13 @@ impl SnapshotFile {
         }
         head.resize(body_at, 0);
         file.read_at(&mut head, 0).map_err(failed)?;
-        let header: Header =
-            frame::decode(kind::SNAPSHOT, &head).map_err(|error| damaged(format!("header: {error}")))?;
+        let header: Header = frame::decode(kind::SNAPSHOT, &head).map_err(|error| match error {
+            FrameError::Version { got: 1.. } if is_sealed(&head) => SnapshotError::Newer {
+                file: path.clone(),
+                what: error.to_string(),
+            },
+            error => damaged(format!("header: {error}")),
+        })?;
         let wanted = body_at as u64 + header.body_bytes;
         if size != wanted {
             return Err(damaged(format!("the file has {size} bytes instead of {wanted}")));

@@ -18,6 +18,12 @@ pub mod kind {
     pub const MEMBERS: u16 = DISK + 1;
     /// A snapshot's header.
     pub const SNAPSHOT: u16 = DISK + 2;
+    /// What replicas have promised. 3 is the index's.
+    pub const PROMISES: u16 = DISK + 4;
+    /// A backup's header.
+    pub const BACKUP: u16 = DISK + 5;
+    /// A backup's end.
+    pub const BACKUP_SEAL: u16 = DISK + 6;
 }
 
 /// A log id.

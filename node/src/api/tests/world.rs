@@ -25,6 +25,7 @@ use holdfast_storage::machine::{Machine, State};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
+use crate::api::seam::Footprint;
 use crate::api::seam::{
     Admit, AdmitError, Committed, HistoryError, Leadership, LogChunk, LogError, LogRequest, Logs, Standing,
 };
@@ -38,6 +39,7 @@ use crate::identity::authority::fingerprint;
 use crate::identity::folder::DataFolder;
 use crate::join::{JoinAnswer, JoinRequest};
 use crate::net::tls::{https_client, https_server};
+use crate::wire::cluster::Disk;
 
 /// Devices of the one node.
 pub(crate) const DEVICES: u8 = 8;
@@ -107,6 +109,15 @@ impl Linearize for World {
                 false => Ok(*self.applied.borrow()),
             }
         })
+    }
+}
+
+impl Footprint for World {
+    fn measure(&self) -> Disk {
+        Disk {
+            raft_log_bytes: 1 << 26,
+            ..Disk::default()
+        }
     }
 }
 
@@ -265,6 +276,7 @@ impl World {
             linearize: self.clone(),
             committed: self.clone(),
             standing: self.clone(),
+            footprint: self.clone(),
             logs: self.clone(),
             admit: self.clone(),
             metrics: Vec::new(),

@@ -19,8 +19,9 @@ use openraft::AsyncRuntime;
 use openraft::errors::RPCError;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 
+use super::super::promise::Promises;
 use super::super::wire;
-use super::{Promises, checked, last_of, late, rpc_error, unreadable};
+use super::{checked, last_of, late, rpc_error, unreadable};
 use crate::net::{Channel, FrameSink, NetError};
 
 /// How long an answer may take while something is in flight. A disk that stalls for seconds is slow, not dead; a dead peer is noticed

@@ -11,12 +11,13 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use holdfast_proto::frame;
 use holdfast_proto::id::NodeId;
-use holdfast_storage::types::{Types, Vote};
+use holdfast_storage::types::{LogId, Types, Vote};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::AppendEntriesRequest;
 use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, Raft, Snapshot};
 
+use super::super::promise::{FORGOT, Promises};
 use super::super::wire::{self, SnapshotOffer, kind};
 use super::snapshot::{Install, ReceiveError, SnapshotFiles, receive};
 use crate::net::{Channel, FrameSource, Refusal, Service};
@@ -36,6 +37,8 @@ where
     pub may_vote: MayVote,
     /// Notes that the leader was heard.
     pub heard: Arc<dyn Fn() + Send + Sync>,
+    /// What replicas have promised.
+    pub promises: Arc<Promises>,
 }
 
 impl<RT, SM> RaftService<RT, SM>
@@ -55,17 +58,28 @@ where
         Ok(())
     }
 
+    /// A candidate without what it promised must not lead.
+    fn remembers(&self, from: NodeId, end: Option<LogId>) -> Result<(), Refusal> {
+        if self.promises.judge_end(from.0, end) {
+            return Ok(());
+        }
+        tracing::error!(%from, "{FORGOT}: it asks for a vote in vain; remove the node, and join the machine again with an empty folder");
+        Err(Refusal(FORGOT.into()))
+    }
+
     async fn answer(&self, from: NodeId, request: &Bytes) -> Result<Bytes, Refusal> {
         let (kind, _) = frame::open(request).map_err(refusal)?;
         match kind {
             kind::VOTE => {
                 let request = wire::read_vote(request, kind).map_err(refusal)?;
                 self.own(from, &request.vote)?;
+                self.remembers(from, request.last_log_id)?;
                 Ok(wire::voted(&self.raft.vote(request).await.map_err(refusal)?))
             }
             kind::PRE_VOTE => {
                 let request = wire::read_vote(request, kind).map_err(refusal)?;
                 self.own(from, &request.vote)?;
+                self.remembers(from, request.last_log_id)?;
                 Ok(wire::voted(&self.raft.pre_vote(request).await.map_err(refusal)?))
             }
             kind::APPEND => {

@@ -12,7 +12,7 @@ use super::super::draft::Draft;
 pub(super) fn check(draft: &Draft, envelope: &Envelope) -> Result<(), Rejection> {
     let genesis = matches!(envelope.command, Command::InitCluster(_));
     let initialized = draft.state().cluster.id.is_some();
-    if initialized == genesis {
+    if initialized == genesis && !begins_anew(draft, envelope) {
         return Err(Rejection::ClusterState { initialized });
     }
     if !genesis {
@@ -25,6 +25,15 @@ pub(super) fn check(draft: &Draft, envelope: &Envelope) -> Result<(), Rejection>
         true => Ok(()),
         false => Err(not_allowed(envelope)),
     }
+}
+
+/// Reports whether a voter that goes on alone, after a majority was lost, begins a new era of the same cluster.
+fn begins_anew(draft: &Draft, envelope: &Envelope) -> bool {
+    let Command::InitCluster(init) = &envelope.command else {
+        return false;
+    };
+    let cluster = &draft.state().cluster;
+    cluster.id == Some(init.cluster) && init.era > cluster.era && cluster.voters.contains(&envelope.origin)
 }
 
 /// Reports whether a leader records a set of voters that it is new in. It may have been elected by that very set

@@ -44,8 +44,18 @@ pub(super) fn decide(draft: &mut Draft, command: &Command) -> Result<(), Rejecti
 }
 
 /// Makes the cluster: its identity, its first node, that node's vote, the operator's token, the prices. A token that
-/// is bound to a tenant brings that tenant with it, so that the first lease needs no further step.
+/// is bound to a tenant brings that tenant with it, so that the first lease needs no further step. In a cluster that is
+/// there already it begins a new era and gives the operator a token, and changes nothing else.
 fn init_cluster(draft: &mut Draft, init: &InitCluster) -> Result<(), Rejection> {
+    if draft.state().cluster.id.is_some() {
+        operator_token(&init.operator)?;
+        draft.emit(Event::ClusterInitialized {
+            cluster: init.cluster,
+            era: init.era,
+        });
+        draft.emit(Event::AccessTokenCreated(init.operator.clone()));
+        return Ok(());
+    }
     node::check_spec(&init.node)?;
     operator_token(&init.operator)?;
     tenant::check_tariff(&init.tariff)?;

@@ -17,7 +17,8 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
         Event::ClusterInitialized { cluster, era } => {
             state.cluster.id = Some(*cluster);
             state.cluster.era = *era;
-            state.cluster.level = 1;
+            // A cluster that begins anew keeps the rules that its state was made under.
+            state.cluster.level = state.cluster.level.max(1);
         }
         Event::VotersChanged { voters } => state.cluster.voters.clone_from(voters),
         Event::JoinTokenCreated(token) => join_token(state, token, record.at),
