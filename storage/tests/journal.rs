@@ -209,6 +209,35 @@ fn a_file_cut_short_is_repaired_at_the_end_and_refused_before_it() {
 }
 
 #[test]
+fn a_damaged_header_is_made_anew_when_nothing_was_ever_written_behind_it() {
+    let fresh = |count| {
+        let disk = MemoryDisk::new(1);
+        let (mut journal, ..) = open(&disk, Scan::All).unwrap();
+        append(&mut journal, 1, count, 1).1.unwrap();
+        let tail = journal.segments().last().unwrap().segment;
+        (disk, tail)
+    };
+    for torn in [0, 1, 63, 64] {
+        // The spare after the segment that is being written.
+        let (disk, tail) = fresh(60);
+        if torn == 64 {
+            disk.corrupt(&segment(tail + 1), 0, |bytes| bytes[40] ^= 1);
+        } else {
+            disk.cut(&segment(tail + 1), torn);
+        }
+        let (mut journal, _, found) = open(&disk, Scan::All).unwrap();
+        assert_eq!(found.len(), 60, "torn at {torn}");
+        append(&mut journal, 61, 60, 1).1.unwrap();
+        drop(journal);
+        assert_eq!(open(&disk, Scan::All).unwrap().2.len(), 120, "torn at {torn}");
+        // The segment that is being written: what it holds was acknowledged.
+        let (disk, tail) = fresh(60);
+        disk.corrupt(&segment(tail), 0, |bytes| bytes[40] ^= 1);
+        assert!(matches!(open(&disk, Scan::All), Err(OpenError::Corrupt { .. })));
+    }
+}
+
+#[test]
 fn a_missing_segment_is_corruption() {
     use holdfast_storage::disk::Disk;
     for gone in [1, 2] {

@@ -117,10 +117,17 @@ where
         }
     }
 
-    /// A vote counts only when the voter still has what it promised.
-    fn counted(&self, answer: &Bytes) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
-        let voted: VoteResponse<Types<RT>> = wire::read_voted(answer).map_err(|error| unreadable(&error))?;
-        match self.promises.judge_end(self.to.0, voted.last_log_id) {
+    /// Asks for a vote, which counts only when the voter still has what it promised.
+    async fn campaign(
+        &self,
+        rpc: &VoteRequest<Types<RT>>,
+        kind: u16,
+        option: &RPCOption,
+    ) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
+        let before = self.promises.of(self.to);
+        let answer = self.call(wire::vote(rpc, kind), option.hard_ttl()).await?;
+        let voted: VoteResponse<Types<RT>> = wire::read_voted(&answer).map_err(|error| unreadable(&error))?;
+        match self.promises.judge_end(self.to.0, before, voted.last_log_id) {
             true => Ok(voted),
             false => Err(forgetful(self.to)),
         }
@@ -140,9 +147,10 @@ where
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types<RT>>, RPCError<Types<RT>>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
+        let before = self.promises.of(self.to);
         let answer = self.call(wire::append(&rpc), option.hard_ttl()).await?;
         let result = wire::read_appended::<RT>(&answer).map_err(|error| unreadable(&error))?;
-        checked::<RT>(&self.promises, self.to, rpc.vote.leader_id, &result)?;
+        checked::<RT>(&self.promises, self.to, rpc.vote.leader_id, before, &result)?;
         Ok(match result {
             Ok(matching) if matching != last => AppendEntriesResponse::PartialSuccess(matching),
             other => other.into(),
@@ -180,8 +188,7 @@ where
         rpc: VoteRequest<Types<RT>>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
-        let answer = self.call(wire::vote(&rpc, wire::kind::VOTE), option.hard_ttl()).await?;
-        self.counted(&answer)
+        self.campaign(&rpc, wire::kind::VOTE, &option).await
     }
 
     async fn pre_vote(
@@ -189,10 +196,7 @@ where
         rpc: VoteRequest<Types<RT>>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types<RT>>, RPCError<Types<RT>>> {
-        let answer = self
-            .call(wire::vote(&rpc, wire::kind::PRE_VOTE), option.hard_ttl())
-            .await?;
-        self.counted(&answer)
+        self.campaign(&rpc, wire::kind::PRE_VOTE, &option).await
     }
 
     async fn full_snapshot(
@@ -239,9 +243,10 @@ fn checked<RT: AsyncRuntime>(
     promises: &Promises,
     node: NodeId,
     leader: LeaderId,
+    before: Option<u64>,
     result: &StreamAppendResult<Types<RT>>,
 ) -> Result<(), RPCError<Types<RT>>> {
-    if promises.judge::<RT>(node.0, leader, result) {
+    if promises.judge::<RT>(node.0, leader, before, result) {
         return Ok(());
     }
     Err(forgetful(node))

@@ -612,6 +612,37 @@ async fn a_vote_or_an_append_in_another_nodes_name_reaches_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_a_vote_that_comes_late_accuses_nobody() {
+    let cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    let late = leader % 3 + 1;
+    let promises = &cluster.nodes[&leader].started.promises;
+    cluster
+        .until("the follower has promised something", |_| {
+            promises.of(NodeId(late)) > Some(1)
+        })
+        .await;
+    // As it was sent before the first entry came, delivered only now.
+    let asked = super::wire::VoteAsked {
+        vote: super::wire::WireVote {
+            term: 0,
+            node: late,
+            committed: false,
+        },
+        last: None,
+        transfer: false,
+    };
+    let wire = Wire::new(cluster.wires.clone(), NodeId(late));
+    for kind in [super::wire::kind::VOTE, super::wire::kind::PRE_VOTE] {
+        let request = holdfast_proto::frame::encode(kind, &asked);
+        assert!(wire.call(NodeId(leader), Class::Raft, request).await.is_err());
+    }
+    assert!(promises.broken().is_empty());
+    assert_eq!(cluster.until_leader().await, leader);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replica_whose_state_differs_from_most_is_told_to_stop_also_when_it_leads() {
     for wrong_leads in [false, true] {
         let cluster = Cluster::of(3, |_| {}).await;

@@ -80,6 +80,8 @@ struct Opened {
     /// The length that the segment was made with.
     bytes: u32,
     seal: Option<Summary>,
+    /// The header is damaged, and there is nothing behind it: there is no more to lose.
+    blank: bool,
 }
 
 impl Opened {
@@ -137,6 +139,10 @@ pub(super) fn recover(
         sealed.insert(closed.segment, visit_closed(closed, scan, &mut visit)?);
     }
     let (summary, broken) = visit_records(&tail, tail.records_end(), &mut visit)?;
+    if tail.blank {
+        segment::write_header(&*tail.file, tail.segment, tail.bytes, options.purpose)
+            .map_err(|source| tail.write_error(source))?;
+    }
     let repair = settle_tail(&tail, &summary, broken)?;
     remove_surplus(&*disk, dir, &mut spares)?;
 
@@ -198,9 +204,35 @@ fn open_segments(disk: &dyn Disk, dir: &Path, options: Options) -> Result<Vec<Op
             let what = format!("the file is missing, although segment {number} is there");
             return Err(OpenError::Corrupt { file, offset: 0, what });
         }
-        opened.push(open_segment(disk, dir, *number, options)?);
+        let is_last = at > 0 && at + 1 == numbers.len();
+        opened.push(match open_segment(disk, dir, *number, options) {
+            Err(damaged @ OpenError::Corrupt { .. }) if is_last => {
+                open_blank(disk, dir, *number, options)?.ok_or(damaged)?
+            }
+            other => other?,
+        });
     }
     Ok(opened)
+}
+
+/// Opens the last segment when its header is damaged and nothing was ever written behind it; `None` when something was.
+fn open_blank(disk: &dyn Disk, dir: &Path, number: u32, options: Options) -> Result<Option<Opened>, OpenError> {
+    let path = segment::path(dir, number);
+    let file = disk.open(&path, Open::Write);
+    let opened = Opened {
+        segment: number,
+        file: file.map_err(|source| OpenError::Read {
+            file: path.clone(),
+            source,
+        })?,
+        path,
+        bytes: options.segment_bytes,
+        seal: None,
+        blank: true,
+    };
+    let size = opened.file.size().map_err(|source| opened.read_error(source))?;
+    let fits = size <= u64::from(opened.bytes);
+    Ok((fits && last_written(&opened, HEADER_BYTES)?.is_none()).then_some(opened))
 }
 
 fn first_segment(disk: &dyn Disk, dir: &Path, options: Options) -> Result<Opened, OpenError> {
@@ -226,6 +258,7 @@ fn first_segment(disk: &dyn Disk, dir: &Path, options: Options) -> Result<Opened
         file,
         bytes,
         seal: None,
+        blank: false,
     })
 }
 
@@ -261,6 +294,7 @@ fn open_segment(disk: &dyn Disk, dir: &Path, number: u32, options: Options) -> R
         file,
         bytes,
         seal,
+        blank: false,
     })
 }
 
@@ -446,14 +480,14 @@ fn durable_witness(tail: &Opened, from: u32, bytes: u32) -> Result<Option<u32>, 
     Ok(None)
 }
 
-/// Keeps at most one blank segment ahead: the one right after the tail.
+/// Keeps at most one blank segment ahead: the one right after the tail, if its header is whole.
 fn remove_surplus(disk: &dyn Disk, dir: &Path, spares: &mut Vec<Opened>) -> Result<(), OpenError> {
     let failed = |source| OpenError::Folder {
         dir: dir.to_owned(),
         source,
     };
-    while spares.len() > 1 {
-        let surplus = spares.pop().expect("there is more than one");
+    while spares.len() > 1 || spares.last().is_some_and(|last| last.blank) {
+        let surplus = spares.pop().expect("there is one");
         disk.remove(&surplus.path).map_err(failed)?;
     }
     disk.sync_dir(dir).map_err(failed)

@@ -80,9 +80,14 @@ pub(super) fn prepare(
 fn fill(disk: &dyn Disk, path: &Path, segment: u32, bytes: u32, purpose: &str) -> io::Result<Arc<dyn DiskFile>> {
     let file = disk.open(path, Open::Create)?;
     file.preallocate(u64::from(bytes))?;
-    file.write_at(&encode_header(segment, bytes, purpose), 0)?;
+    write_header(&*file, segment, bytes, purpose)?;
     file.sync_data()?;
     Ok(file)
+}
+
+/// Writes a segment's header; the caller syncs it.
+pub(super) fn write_header(file: &dyn DiskFile, segment: u32, bytes: u32, purpose: &str) -> io::Result<()> {
+    file.write_at(&encode_header(segment, bytes, purpose), 0)
 }
 
 fn encode_header(segment: u32, bytes: u32, purpose: &str) -> Vec<u8> {

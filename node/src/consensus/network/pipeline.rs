@@ -56,6 +56,7 @@ where
         reader: Box::pin(reader),
         in_flight,
         watchdog: None,
+        promised: promises.of(peer),
         promises,
         ended: false,
     }
@@ -124,6 +125,8 @@ struct Session<RT: AsyncRuntime> {
     in_flight: Arc<InFlight>,
     watchdog: Option<Pin<Box<RT::Sleep>>>,
     promises: Arc<Promises>,
+    /// What the peer had promised when the session began: before any of its questions left.
+    promised: Option<u64>,
     ended: bool,
 }
 
@@ -166,7 +169,7 @@ impl<RT: AsyncRuntime> Session<RT> {
         match wire::read_appended::<RT>(frame) {
             Err(error) => self.fail(unreadable(&error)),
             Ok(result) => {
-                if let Err(error) = checked::<RT>(&self.promises, self.peer, leader, &result) {
+                if let Err(error) = checked::<RT>(&self.promises, self.peer, leader, self.promised, &result) {
                     return self.fail(error);
                 }
                 self.ended = result.is_err();

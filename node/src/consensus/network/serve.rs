@@ -17,7 +17,7 @@ use openraft::raft::AppendEntriesRequest;
 use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, Raft, Snapshot};
 
-use super::super::promise::{FORGOT, Promises};
+use super::super::promise::Promises;
 use super::super::wire::{self, SnapshotOffer, kind};
 use super::snapshot::{Install, ReceiveError, SnapshotFiles, receive};
 use crate::net::{Channel, FrameSource, Refusal, Service};
@@ -58,13 +58,14 @@ where
         Ok(())
     }
 
-    /// A candidate without what it promised must not lead.
+    /// A candidate without what it promised must not lead. Nor may one whose request was under way while it promised
+    /// more: it has no use for the vote any longer.
     fn remembers(&self, from: NodeId, end: Option<LogId>) -> Result<(), Refusal> {
-        if self.promises.judge_end(from.0, end) {
+        if self.promises.suffices(from.0, end) {
             return Ok(());
         }
-        tracing::error!(%from, "{FORGOT}: it asks for a vote in vain; remove the node, and join the machine again with an empty folder");
-        Err(Refusal(FORGOT.into()))
+        tracing::warn!(%from, ?end, "refused a vote: the candidate has promised more than its request shows");
+        Err(Refusal("this request shows less than its sender has promised".into()))
     }
 
     async fn answer(&self, from: NodeId, request: &Bytes) -> Result<Bytes, Refusal> {
