@@ -459,7 +459,9 @@ async fn judge(response: reqwest::Response) -> Try {
         Err(_) => bare(status),
     };
     match problem.code.as_str() {
-        code::OUTCOME_UNKNOWN | code::TIMED_OUT => Try::Maybe(problem.detail),
+        // The node's own words tell whoever speaks HTTP to send it again, which the caller here has done.
+        code::OUTCOME_UNKNOWN => Try::Maybe("no leader confirmed it in time".to_owned()),
+        code::TIMED_OUT => Try::Maybe(problem.detail),
         code::BUSY | code::NOT_FRESH | code::NOT_HERE => Try::Later(Box::new(problem)),
         _ => Try::Refused(Box::new(problem)),
     }

@@ -123,7 +123,9 @@ impl Console<'_> {
         } else if let CliError::Usage(text) = error {
             // What the parser of the command line says begins with `error:`, and has its own lines.
             let said = if text.starts_with("error:") { "" } else { "holdfast: " };
-            let _ = writeln!(self.err, "{said}{text}");
+            // It repeats what was typed, or pasted.
+            let lines: Vec<String> = text.lines().map(render::plain).collect();
+            let _ = writeln!(self.err, "{said}{}", lines.join("\n"));
         } else {
             let _ = writeln!(self.err, "holdfast: {}", render::plain(&error.told()));
         }

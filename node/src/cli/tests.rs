@@ -161,8 +161,16 @@ async fn every_failure_has_the_exit_code_of_its_class_and_is_json_when_asked_for
         .unwrap()
         .to_string();
     let reader = world.token(Role::ReadOnly, None, None);
+    let long = format!("lease 1xh100 --for 1h --name {} --yes -- true", "漢".repeat(3_400));
     let cases = [
         ("leases --colour", person.clone(), code::USAGE, "usage"),
+        (
+            "lease 1xh100 --for 1h --name a\u{1b}[2J\0b --yes -- true",
+            person.clone(),
+            code::USAGE,
+            "usage",
+        ),
+        (long.as_str(), person.clone(), code::USAGE, "usage"),
         ("demo --colour", person.clone(), code::USAGE, "usage"),
         ("bench nothing", person.clone(), code::USAGE, "usage"),
         ("events --node nope", person.clone(), code::REFUSED, "node-unknown"),
@@ -250,6 +258,7 @@ async fn every_failure_has_the_exit_code_of_its_class_and_is_json_when_asked_for
         let told = person.run(line).await;
         assert_eq!((told.code, told.out.as_str()), (exit, ""), "{line}: {told:?}");
         assert!(!told.err.trim().is_empty(), "{line}");
+        assert!(!told.err.contains(['\u{1b}', '\0']), "{line}: {told:?}");
         let asked = format!("--json {line}");
         let told = person.run(&asked).await;
         assert_eq!((told.code, told.err.as_str()), (exit, ""), "{asked}: {told:?}");
