@@ -246,6 +246,65 @@ async fn whoever_goes_away_from_a_lease_is_told_that_it_goes_on() {
 }
 
 #[tokio::test]
+async fn whoever_interrupts_at_the_price_leases_nothing_and_later_is_told_what_is_not_known() {
+    let _alone = alone().await;
+    let cluster = cluster(1).await;
+    // A terminal at which the price is asked for.
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let order = ["lease", "1xa100", "--for", "10m", "--", "sleep", "600"];
+    let mut asked = cluster
+        .command(&order)
+        .stdin(Stdio::from(pty.slave.try_clone().unwrap()))
+        .stderr(Stdio::from(pty.slave))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut terminal = std::fs::File::from(pty.master);
+    let reading = tokio::task::spawn_blocking(move || {
+        let (mut seen, mut part) = (Vec::new(), [0; 256]);
+        while !text(&seen).contains("[y/N]") {
+            let read = std::io::Read::read(&mut terminal, &mut part).unwrap();
+            seen.extend_from_slice(&part[..read]);
+        }
+        // It stays open: a terminal that is gone would be another story.
+        terminal
+    });
+    let _terminal = tokio::time::timeout(WITHIN, reading).await.unwrap().unwrap();
+    let pid = |child: &Child| child.id().and_then(|pid| i32::try_from(pid).ok());
+    send(pid(&asked), Signal::INT);
+    let ended = tokio::time::timeout(WITHIN, asked.wait()).await.unwrap().unwrap();
+    assert!(!ended.success(), "{ended}");
+    let listed = cluster.json(&["leases"]).await.unwrap();
+    assert!(listed["leases"].as_array().unwrap().is_empty(), "{listed}");
+
+    // The order is on its way to a node that hangs.
+    let node = cluster.nodes()[0].pid();
+    send(node, Signal::STOP);
+    let order = ["lease", "1xa100", "--for", "10m", "--yes", "--detach", "--", "true"];
+    let mut sent = Running::start(&cluster, &[0], &order);
+    let status = format!("/proc/{}/status", pid(&sent.child).unwrap());
+    let listens = async {
+        loop {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            if u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 1) != 0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(WITHIN, listens).await.unwrap();
+    sent.signal(Signal::INT);
+    assert_eq!(sent.code().await, Some(130));
+    let told = sent.told().await;
+    send(node, Signal::CONT);
+    assert!(
+        told.contains("it is not known whether it was leased") && told.contains("holdfast leases"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
 async fn what_a_lost_node_wrote_is_said_to_be_missing_and_each_place_has_its_head() {
     let _alone = alone().await;
     let mut cluster = cluster(3).await;
