@@ -69,7 +69,11 @@ pub async fn bill(
             let bill = state.bill(lease, reading.now);
             running(stretch, bill.running.map_or(0, |line| line.amount_micros))
         }),
-        as_of_ms: reading.now.0,
+        as_of_ms: if lease.status.is_ended() {
+            lease.since.0
+        } else {
+            reading.now.0
+        },
         is_final: lease.status.is_ended(),
     };
     Ok(reading.answer(&bill))

@@ -291,7 +291,8 @@ pub fn view(state: &Machine, lease: &Lease, now: Timestamp) -> LeaseView {
         micros_per_hour: placement.map(|placement| placement.micros_per_hour),
         charged_micros: lease.meter.charged_micros,
         so_far_micros: state.bill(lease, now).total_micros,
-        as_of_ms: now.0,
+        // What has ended costs what it cost then.
+        as_of_ms: if lease.status.is_ended() { lease.since.0 } else { now.0 },
         command: requested.workload.command.clone(),
         epoch: lease.epoch.0,
         attempt: placement.map_or(0, |placement| placement.attempt.0),
