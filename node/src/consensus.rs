@@ -18,6 +18,7 @@ pub mod replica;
 mod rounds;
 pub mod stamp;
 pub mod start;
+pub mod ticker;
 pub mod voters;
 pub mod walls;
 pub mod wire;

@@ -59,8 +59,8 @@ impl Timing {
         renew_every_ms: limits::RENEW_PERIOD_MS,
         reask_after_ms: 150,
         leaderless_every_ms: 100,
-        tick_ms: 100,
-        silence_ticks: 15,
+        tick_ms: 250,
+        silence_ticks: 6,
         stop_bound_ms: limits::STOP_BOUND_MS,
         rho_permille: limits::CLOCK_RATE_ERROR_PERMILLE,
         round_gap_ms: 40,
@@ -74,7 +74,7 @@ impl Timing {
         renew_every_ms: 1_000,
         reask_after_ms: 400,
         leaderless_every_ms: 250,
-        silence_ticks: 40,
+        silence_ticks: 16,
         round_gap_ms: 20,
         ..Timing::METRO
     };

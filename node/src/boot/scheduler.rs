@@ -17,6 +17,8 @@ use crate::scheduler::Scheduler;
 
 /// Longest time between two looks: leases expire by the clock, not by an entry.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same while no lease lives.
+const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time between two state hashes in the log, on the boot clock.
 const HASH_EVERY_MS: u64 = 60_000;
 
@@ -48,6 +50,7 @@ pub(super) fn start(shared: &Shared) {
                 scheduler.settled(lease);
             }
             let now = state();
+            let idle = now.live_leases().next().is_none();
             for command in scheduler.step(clock.boot_ms(), replica.clock().time(), &now) {
                 propose(me, &replica, command, settled.clone());
             }
@@ -55,7 +58,8 @@ pub(super) fn start(shared: &Shared) {
                 (hashed_ms, hashed_at) = (clock.boot_ms(), now.cluster.cursor);
                 record_hash(me, &replica, &source, now, settled.clone());
             }
-            if let Ok(None) = tokio::time::timeout(LOOK_EVERY, applied.changed()).await {
+            let wait = if idle { IDLE_LOOK_EVERY } else { LOOK_EVERY };
+            if let Ok(None) = tokio::time::timeout(wait, applied.changed()).await {
                 return;
             }
         }

@@ -86,6 +86,15 @@ pub(super) fn start_keeper(
         entropy: parts.entropy.clone(),
         runtime: lease_runtime.handle().clone(),
     });
+    let (replica, told) = (parts.replica.clone(), Arc::downgrade(&keeper));
+    tokio::spawn(async move {
+        let mut seen = replica.leadership();
+        while let Some(keeper) = told.upgrade() {
+            keeper.look();
+            drop(keeper);
+            seen = replica.changed(seen).await;
+        }
+    });
     (keeper, received)
 }
 
@@ -160,7 +169,9 @@ fn watch_executor(parts: &Shared, worker: &Arc<Worker>) {
     tokio::spawn(async move {
         loop {
             let advanced = tokio::time::timeout(Duration::from_secs(1), applied.changed()).await;
-            waker.wake();
+            if advanced.is_ok() {
+                waker.wake();
+            }
             let Some(worker) = worker.upgrade() else { return };
             if worker.has_failed() {
                 stopper.stop(

@@ -28,9 +28,9 @@ const SNAPSHOT_EVERY: u64 = 100_000;
 /// Never for these values; a test says so. The type is openraft's.
 pub fn config(cluster: ClusterId, profile: Profile) -> Result<Arc<Config>, ConfigError> {
     // An election begins `max + random(min..max)` after the last heartbeat: 0.7 to 0.9 s in one metro. The quorum
-    // rounds of the node lease are heartbeats too, ten a second: a further one is left out when a follower has
-    // acknowledged anything within the fourth time, which halves what an idle leader sends. openraft's loop turns every
-    // fifth of the first time.
+    // rounds of the node lease are heartbeats too, never farther apart than 0.4 s: while they go on openraft's ticker
+    // sleeps (see [`super::ticker`]). Awake, its loop turns every fifth of the first time, and a heartbeat is left out when
+    // a follower has acknowledged anything within the fourth.
     let (heartbeat_interval, election_timeout_min, election_timeout_max, heartbeat_min_interval) = match profile {
         Profile::Metro => (120, 250, 450, 105),
         Profile::Wan => (400, 1_200, 2_400, 600),

@@ -30,8 +30,10 @@ use super::walls::Walls;
 use super::wire::Question;
 use super::{Outcome, Propose};
 
-/// How often the members are looked at.
+/// Shortest time between two looks at the members.
 const PERIOD: Duration = Duration::from_millis(250);
+/// The same while nothing is applied: who was silent may be heard again, and the other way round.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// How long a change may take before it is tried again.
 const CHANGE_WAIT: Duration = Duration::from_secs(10);
 /// A node that answered within this time is alive enough to become a voter.
@@ -40,8 +42,8 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 const LOST_AFTER: Duration = Duration::from_secs(30);
 /// Entries that a node may be behind and still count as caught up.
 const BEHIND_MAX: u64 = 1_000;
-/// Rounds between two looks at the voters' wall clocks: 10 s.
-const ROUNDS_PER_WALL_CHECK: u64 = 40;
+/// Time between two looks at the voters' wall clocks.
+const WALLS_EVERY: Duration = Duration::from_secs(10);
 
 /// A node as applied state knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +86,8 @@ where
     walls: Walls<RT>,
     /// The leadership, and since when.
     led: Option<(LeaderId, RT::Instant)>,
-    round: u64,
+    /// When the wall clocks were looked at last, or leading began.
+    walls_at: RT::Instant,
     suspects: BTreeSet<NodeId>,
     /// What the others were told last, and when.
     told: (Promised, RT::Instant),
@@ -117,7 +120,7 @@ where
             promises,
             walls,
             led: None,
-            round: 0,
+            walls_at: RT::Instant::now(),
             suspects: BTreeSet::new(),
             told: (Promised::new(), RT::Instant::now()),
         }
@@ -125,8 +128,11 @@ where
 
     /// Runs until openraft stops.
     pub async fn run(mut self) {
+        let mut applied = self.replica.raft.watch_apply_progress();
         loop {
-            RT::sleep(PERIOD).await;
+            let looked = RT::Instant::now();
+            RT::select2(applied.changed(), RT::sleep(IDLE_PERIOD)).await;
+            RT::sleep(PERIOD.saturating_sub(looked.elapsed())).await;
             let metrics = self.replica.raft.metrics().borrow_watched().clone();
             if metrics.running_state.is_err() {
                 return;
@@ -138,7 +144,7 @@ where
                     if self.led.is_none_or(|(led, _)| led != leader) {
                         self.led = Some((leader, RT::Instant::now()));
                         self.suspects.clear();
-                        self.round = 0;
+                        self.walls_at = RT::Instant::now();
                     }
                     self.step(&metrics).await;
                 }
@@ -147,7 +153,6 @@ where
     }
 
     async fn step(&mut self, metrics: &RaftMetrics<Types<RT>>) {
-        self.round += 1;
         let picture = (self.picture)();
         let members = members(metrics);
         let candidates = self.candidates(&picture, metrics);
@@ -157,7 +162,8 @@ where
             self.record_voters(&picture, metrics).await;
         }
         self.tell_promises(metrics);
-        if self.round.is_multiple_of(ROUNDS_PER_WALL_CHECK) {
+        if self.walls_at.elapsed() >= WALLS_EVERY {
+            self.walls_at = RT::Instant::now();
             self.check_walls(metrics).await;
         }
     }

@@ -24,6 +24,7 @@ use super::clock::ClusterClock;
 use super::leadership::{Confirmed, Lead, Leadership, Pulse};
 use super::proposer::{Pending, Proposer, QUEUE, STOPPED, Submitted};
 use super::rounds::Rounds;
+use super::ticker::Signs;
 use super::walls::Walls;
 use super::wire::{Answer, Question, kind};
 use super::{Linearize, Outcome, Propose, ReadError};
@@ -58,6 +59,7 @@ where
     pub(super) pulse: Arc<Pulse>,
     queue: Sender<RT>,
     rounds: Rounds,
+    signs: Arc<Signs<RT>>,
     gate: OnceLock<Gate>,
 }
 
@@ -72,6 +74,7 @@ where
         me: NodeId,
         transport: Arc<dyn Transport>,
         clock: Arc<ClusterClock>,
+        signs: Arc<Signs<RT>>,
     ) -> Arc<Self> {
         let (queue, waiting) = RT::Mpsc::channel(QUEUE);
         let walls = Walls::new(me, transport.clone(), clock.clone());
@@ -92,6 +95,7 @@ where
             pulse: Arc::default(),
             queue,
             rounds: Rounds::default(),
+            signs,
             gate: OnceLock::new(),
         })
     }
@@ -415,8 +419,12 @@ where
     }
 
     fn confirm(&self) -> BoxFuture<'_, Result<Confirmed, ReadError>> {
-        let raft = self.raft.clone();
-        Box::pin(self.rounds.join::<RT, _>(move || confirm_once(raft)))
+        let (raft, signs) = (self.raft.clone(), self.signs.clone());
+        Box::pin(self.rounds.join::<RT, _>(move || async move {
+            let confirmed = confirm_once(raft).await?;
+            signs.note();
+            Ok(confirmed)
+        }))
     }
 }
 

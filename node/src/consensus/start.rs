@@ -21,6 +21,7 @@ use super::network::serve::{MayVote, RaftService, SnapshotService};
 use super::network::snapshot::SnapshotFiles;
 use super::promise::{self, FORGOT, Promises};
 use super::replica::Replica;
+use super::ticker::{self, Signs};
 use crate::env::Clock;
 use crate::net::router::Router;
 use crate::net::{Class, Transport};
@@ -143,12 +144,15 @@ where
         promises.clone(),
         departures.clone(),
     );
+    let (signs, election_ms) = (Arc::new(Signs::default()), parts.config.election_timeout_max);
     let raft = Raft::new(parts.me.0, parts.config, network, parts.log, parts.machine).await;
     let raft = raft.map_err(|error| StartError::Raft {
         reason: error.to_string(),
     })?;
     let clock = Arc::new(ClusterClock::new(parts.clock, parts.applied_stamp, replayed_to));
-    let replica = Replica::start(raft.clone(), parts.me, parts.transport, clock);
+    let replica = Replica::start(raft.clone(), parts.me, parts.transport, clock, signs.clone());
+    // It ends with openraft.
+    drop(RT::spawn(ticker::keep(raft.clone(), signs.clone(), election_ms)));
 
     let (pulse, beats) = (replica.pulse.clone(), replica.clock.clone());
     let raft_service = RaftService {
@@ -156,6 +160,7 @@ where
         may_vote: parts.may_vote.clone(),
         heard: Arc::new(move || pulse.beat(beats.boot_ms())),
         promises: promises.clone(),
+        signs,
     };
     compaction::start(Compaction::new(raft.clone(), parts.kept, departures));
     promise::start::<RT>(&promises, parts.promises);

@@ -23,6 +23,8 @@ use crate::env::Clock;
 
 /// Longest time between two turns: a permit runs out, a survey is due, a report must be made again.
 const TURN_EVERY_MS: u16 = 200;
+/// The same while nothing runs here and nothing shall: then only strays are looked for.
+const IDLE_TURN_EVERY_MS: u16 = 1_000;
 
 /// What the executor looks at and speaks to. Implemented where the parts are wired.
 pub trait Surroundings: Send + 'static {
@@ -170,17 +172,22 @@ struct Body<S> {
 impl<S: Surroundings> Body<S> {
     fn run(&mut self) -> Result<(), JournalError> {
         while !self.stopping.load(Ordering::Relaxed) {
-            if let Err(error) = self.turn() {
-                tracing::error!(%error, "the executor stops: its journal cannot be written");
-                return Err(error);
-            }
-            self.core.processes().wait(self.woken.as_fd(), TURN_EVERY_MS);
+            let wait_ms = match self.turn() {
+                Ok(true) => TURN_EVERY_MS,
+                Ok(false) => IDLE_TURN_EVERY_MS,
+                Err(error) => {
+                    tracing::error!(%error, "the executor stops: its journal cannot be written");
+                    return Err(error);
+                }
+            };
+            self.core.processes().wait(self.woken.as_fd(), wait_ms);
             while matches!(self.woken.read(&mut [0; 64]), Ok(1..)) {}
         }
         Ok(())
     }
 
-    fn turn(&mut self) -> Result<(), JournalError> {
+    /// One turn; tells whether there is anything here to look after.
+    fn turn(&mut self) -> Result<bool, JournalError> {
         let now_ms = self.clock.boot_ms();
         let authority = self.surroundings.authority(now_ms);
         let runs: Vec<RunKey> = self.core.actual().keys().copied().collect();
@@ -212,6 +219,6 @@ impl<S: Surroundings> Body<S> {
             self.surroundings.prepare(order, done);
         }
         *self.work.lock().unwrap_or_else(PoisonError::into_inner) = self.core.work();
-        Ok(())
+        Ok(!duties.members.is_empty() || !self.core.actual().is_empty())
     }
 }

@@ -19,7 +19,7 @@ use super::{Rules, Timing, mix};
 /// Nonces of refusals that a leader remembers per node: a node may show any of the last ones, because its proposal and the next refusal cross.
 const CHALLENGES_MAX: usize = 16;
 /// Good ticks after which a verdict that has not shown in the state is proposed again.
-const REPROPOSE_TICKS: u32 = 10;
+const REPROPOSE_TICKS: u32 = 4;
 
 /// What the answerer needs of the replicated state, as applied on this replica.
 pub trait ClusterView {
@@ -283,9 +283,34 @@ impl Answerer {
         if good && let Some(ready_ms) = leading.ready_ms {
             outputs.extend(self.judge(now.boot_ms, ready_ms, view));
         }
-        // Rounds go on without questions too: a tick counts only when one ended in it.
-        outputs.extend(self.begin_round(now.boot_ms));
+        // A tick counts only when a round ended in it, so once somebody is late each tick begins one. Before that a round
+        // that questions have just begun will do. Rounds are never farther apart than a tick and a half: they are
+        // heartbeats too.
+        let recent = self.began_since(now.boot_ms.saturating_sub(self.timing.tick_ms / 2));
+        if !recent || self.awaits_somebody(now.boot_ms, view) {
+            outputs.extend(self.begin_round(now.boot_ms));
+        }
         outputs
+    }
+
+    fn began_since(&self, since_ms: u64) -> bool {
+        let began_ms = self.leading.as_ref().and_then(|leading| leading.round_began_ms);
+        began_ms.is_some_and(|began_ms| began_ms > since_ms)
+    }
+
+    /// Reports whether a node is late with its question, or its time is being waited out.
+    fn awaits_somebody(&self, now_ms: u64, view: &impl ClusterView) -> bool {
+        let patience_ms = self.timing.renew_every_ms + self.timing.reask_after_ms;
+        let mut awaited = false;
+        view.for_each_node(&mut |node| {
+            let heard_ms = self.memory.get(&node.node).map_or(0, |memory| memory.heard_ms);
+            awaited |= match node.status {
+                NodeStatus::Ready => heard_ms + patience_ms <= now_ms,
+                NodeStatus::Unreachable => true,
+                NodeStatus::Joined | NodeStatus::Lost | NodeStatus::Removed => false,
+            };
+        });
+        awaited
     }
 
     /// Begins a round for what waits once the gap since the last one has passed. To be called at `wake_ms`.

@@ -169,6 +169,7 @@ enum Input {
         number: u64,
         barrier: Option<u64>,
     },
+    Look,
 }
 
 /// The two machines, and who waits for the answerer's word.
@@ -248,6 +249,12 @@ impl<S: Surroundings> Keeper<S> {
         self.lock().asker.keep_leases(keep);
     }
 
+    /// Consensus says something else of leadership than before: the thread looks at once, not at its next tick.
+    pub fn look(&self) {
+        // A full inbox wakes it as well.
+        let _ = self.inbox.try_send(Input::Look);
+    }
+
     /// A reply to `RegisterNode` or `ReturnNode` named this generation: the node may ask with it ahead of its replica.
     pub fn learnt(&self, generation: Generation) {
         self.lock().asker.learnt(generation);
@@ -318,6 +325,8 @@ impl<S: Surroundings> Keeper<S> {
                 }
                 None => core.answerer.round_failed(number),
             },
+            // The loop looks at leadership before every input.
+            Input::Look => {}
         }
     }
 

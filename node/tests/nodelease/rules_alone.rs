@@ -105,6 +105,11 @@ impl Leader {
         self.take(outputs);
     }
 
+    /// So much time passes in good ticks.
+    fn pass(&mut self, ms: u64, view: &View) {
+        self.ticks(ms / T.tick_ms, view);
+    }
+
     fn ticks(&mut self, count: u64, view: &View) {
         for _ in 0..count {
             self.tick(view);
@@ -200,13 +205,13 @@ fn losses_are_capped_per_minute() {
     let play = |rules: Rules| {
         let mut view = View::of(100);
         let mut leader = Leader::new(rules, &view);
-        leader.ticks(20, &view);
+        leader.pass(2_000, &view);
         assert_eq!(leader.given_up(), 100);
         view.nodes
             .values_mut()
             .for_each(|node| node.status = NodeStatus::Unreachable);
         leader.answerer.applied(leader.now_ms, &view);
-        leader.ticks(100, &view);
+        leader.pass(10_000, &view);
         let mut lost: Vec<NodeId> = Vec::new();
         for verdict in &leader.verdicts {
             if let Verdict::Lost(pairs) = verdict {
@@ -243,7 +248,7 @@ fn the_cap_on_losses_outlives_a_leader_change() {
     leader.answerer.applied(leader.now_ms, &view);
     leader.answerer.lead(leader.now_ms, 3);
     leader.answerer.own_term_applied(leader.now_ms);
-    leader.ticks(100, &view);
+    leader.pass(10_000, &view);
     assert_eq!(leader.lost(), 0, "another leader has used this minute's losses up");
 }
 
@@ -257,9 +262,9 @@ fn a_quiet_time_is_respected_and_ends() {
             left_ms: 60_000,
         });
         leader.answerer.applied(0, &view);
-        leader.ticks(600, &view);
+        leader.pass(60_000, &view);
         let during = leader.given_up();
-        leader.ticks(40, &view);
+        leader.pass(4_000, &view);
         (during, leader.given_up())
     };
     let (during, after) = play(Rules::ALL);
@@ -282,20 +287,20 @@ fn a_quiet_time_that_ends_early_counts_silence_again_but_no_loss_before_its_end(
         left_ms: 30_000,
     });
     leader.answerer.applied(0, &view);
-    leader.ticks(50, &view);
+    leader.pass(5_000, &view);
     view.edit(1).quiet = None;
     leader.answerer.applied(leader.now_ms, &view);
-    leader.ticks(20, &view);
+    leader.pass(2_000, &view);
     assert_eq!(leader.given_up(), 1);
     view.edit(1).status = NodeStatus::Unreachable;
     leader.answerer.applied(leader.now_ms, &view);
-    leader.ticks(230, &view);
+    leader.pass(23_000, &view);
     assert_eq!(
         (leader.now_ms, leader.lost()),
         (30_000, 0),
         "its supervisors hold out so long"
     );
-    leader.ticks(15, &view);
+    leader.pass(1_500, &view);
     assert_eq!(leader.lost(), 1);
 }
 
@@ -303,11 +308,11 @@ fn a_quiet_time_that_ends_early_counts_silence_again_but_no_loss_before_its_end(
 fn a_verdict_that_never_shows_is_proposed_again() {
     let view = View::of(1);
     let mut leader = Leader::new(Rules::ALL, &view);
-    leader.ticks(47, &view);
+    leader.ticks(19, &view);
     assert_eq!(
         leader.given_up(),
         4,
-        "after 15 good ticks, and every ten ticks from then on"
+        "after six good ticks, and every four ticks from then on"
     );
 }
 
@@ -370,7 +375,7 @@ fn another_nodes_renewal_is_not_even_refused() {
         leader.answerer.question(leader.now(), NodeId(2), renew, &view),
         Vec::new()
     );
-    leader.ticks(20, &view);
+    leader.pass(2_000, &view);
     assert!(leader.said.is_empty());
     assert_eq!(leader.given_up(), 2, "it ended nobody's silence either");
 }

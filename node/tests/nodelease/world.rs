@@ -26,6 +26,9 @@ const HELD_MAX: usize = 200;
 /// Clock rates of up to ten per cent off, ten times worse than production allows for: margins show sooner.
 pub(crate) const TIMING: Timing = Timing {
     rho_permille: 100,
+    // A leader of this model ticks at each step.
+    tick_ms: 2 * STEP_MS,
+    silence_ticks: 15,
     losses_per_minute_min: 1_000,
     ..Timing::METRO
 };

@@ -13,11 +13,12 @@ use holdfast_proto::frame;
 use holdfast_proto::id::NodeId;
 use holdfast_storage::types::{LogId, Types, Vote};
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::AppendEntriesRequest;
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use openraft::storage::RaftStateMachine;
 use openraft::{AsyncRuntime, Raft, Snapshot};
 
 use super::super::promise::Promises;
+use super::super::ticker::Signs;
 use super::super::wire::{self, SnapshotOffer, kind};
 use super::snapshot::{Install, ReceiveError, SnapshotFiles, receive};
 use crate::net::{Channel, FrameSource, Refusal, Service};
@@ -39,6 +40,8 @@ where
     pub heard: Arc<dyn Fn() + Send + Sync>,
     /// What replicas have promised.
     pub promises: Arc<Promises>,
+    /// Told of each append that openraft accepted.
+    pub signs: Arc<Signs<RT>>,
 }
 
 impl<RT, SM> RaftService<RT, SM>
@@ -92,7 +95,7 @@ where
                     .next()
                     .await
                     .ok_or_else(|| Refusal("this replica has stopped".into()))?;
-                Ok(wire::appended::<RT>(&answer.map_err(refusal)?))
+                Ok(self.appended(&answer.map_err(refusal)?))
             }
             kind::TRANSFER => {
                 let request = wire::read_transfer(request).map_err(refusal)?;
@@ -107,6 +110,14 @@ where
         }
     }
 
+    /// An answer of openraft's, encoded. All but a higher vote show that it takes the sender for the leader.
+    fn appended(&self, answer: &StreamAppendResult<Types<RT>>) -> Bytes {
+        if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+            self.signs.note();
+        }
+        wire::appended::<RT>(answer)
+    }
+
     /// Serves one append stream until either side ends it.
     async fn appends(self: Arc<Self>, from: NodeId, channel: Channel) {
         let Channel { mut sink, source } = channel;
@@ -118,7 +129,7 @@ where
         let mut answers = Box::pin(self.raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
             let Ok(answer) = answer else { return };
-            if sink.send(wire::appended::<RT>(&answer)).await.is_err() {
+            if sink.send(self.appended(&answer)).await.is_err() {
                 return;
             }
         }
