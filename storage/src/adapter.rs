@@ -38,7 +38,7 @@ pub use hashes::StateClaim;
 pub(crate) use hashes::HashPoints;
 
 /// Entries are answered in groups of at most this many, so that the state is published once for all of them.
-const ANSWERED_TOGETHER_MAX: usize = 256;
+const ANSWERED_TOGETHER_MAX: usize = 1_024;
 
 /// A snapshot as it goes between openraft and the network.
 pub type StateSnapshot = Snapshot<LeaderId, u64, Peer, SnapshotFile>;
@@ -237,7 +237,8 @@ impl<RT: AsyncRuntime> Adapter<RT> {
         Ok(())
     }
 
-    fn apply_entry(&mut self, entry: Entry) -> Result<Reply, ApplyError> {
+    /// `heard` says whether anybody waits for the answer: on a follower its events are not copied for nobody.
+    fn apply_entry(&mut self, entry: Entry, heard: bool) -> Result<Reply, ApplyError> {
         let index = entry.log_id.index;
         let reply = match entry.payload {
             Payload::Normal(proposal) => {
@@ -245,6 +246,7 @@ impl<RT: AsyncRuntime> Adapter<RT> {
                 self.apply_envelope(
                     index,
                     &envelope.map_err(|source| ApplyError::Undecodable { index, source })?,
+                    heard,
                 )?
             }
             Payload::Blank => self.pass(index),
@@ -258,12 +260,15 @@ impl<RT: AsyncRuntime> Adapter<RT> {
         Ok(reply)
     }
 
-    fn apply_envelope(&mut self, index: u64, envelope: &Envelope) -> Result<Reply, ApplyError> {
+    fn apply_envelope(&mut self, index: u64, envelope: &Envelope, heard: bool) -> Result<Reply, ApplyError> {
         if let Command::RecordStateHash { at, hash } = envelope.command {
             let claim = StateClaim { at, hash };
             self.published.hashes.claim(claim, self.machine.state());
         }
-        let applied = self.machine.apply(index, envelope);
+        let applied = match heard {
+            true => self.machine.apply(index, envelope),
+            false => self.machine.apply_unheard(index, envelope),
+        };
         self.events
             .append(applied.records)
             .map_err(|source| ApplyError::Events { index, source })?;
@@ -355,7 +360,7 @@ impl<RT: AsyncRuntime> RaftStateMachine<Types<RT>> for Adapter<RT> {
     {
         let mut answers = Vec::new();
         while let Some((entry, responder)) = entries.try_next().await? {
-            match self.apply_entry(entry) {
+            match self.apply_entry(entry, responder.is_some()) {
                 Ok(reply) => answers.push((reply, responder)),
                 Err(error) => {
                     // What came before was applied, and is answered before the replica stops.

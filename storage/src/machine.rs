@@ -80,6 +80,20 @@ impl Machine {
     /// # Panics
     /// When `index` is not after the last applied one. No command that can be decoded panics.
     pub fn apply(&mut self, index: u64, envelope: &Envelope) -> Applied {
+        let mut applied = self.apply_unheard(index, envelope);
+        if let Ok(told) = &mut applied.outcome
+            && told.is_empty()
+        {
+            told.extend(applied.records.iter().map(|record| record.event.clone()));
+        }
+        applied
+    }
+
+    /// As [`Self::apply`] where nobody waits for the outcome: what was decided is in the records alone.
+    ///
+    /// # Panics
+    /// As [`Self::apply`].
+    pub fn apply_unheard(&mut self, index: u64, envelope: &Envelope) -> Applied {
         self.skip(index);
         let at = envelope
             .stamp
@@ -123,7 +137,7 @@ impl Machine {
         (self.state, records) = draft.finish();
         Applied {
             index,
-            outcome: Ok(records.iter().map(|record| record.event.clone()).collect()),
+            outcome: Ok(Vec::new()),
             records,
         }
     }

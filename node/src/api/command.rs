@@ -55,25 +55,25 @@ pub async fn issue_many(
     bytes: usize,
 ) -> Vec<Result<Done, Failure>> {
     let mut ends = Vec::with_capacity(orders.len());
-    let (mut places, mut envelopes) = (Vec::new(), Vec::with_capacity(orders.len()));
+    let mut envelopes = Vec::with_capacity(orders.len());
     for (request, command) in orders {
-        match envelope(api, caller, request, command) {
+        ends.push(match envelope(api, caller, request, command) {
             Ok(envelope) => {
-                places.push((ends.len(), request));
                 envelopes.push(envelope);
-                ends.push(Err(Failure::unknown(request, LATE)));
+                Ok(request)
             }
-            Err(failure) => ends.push(Err(failure)),
-        }
+            Err(failure) => Err(failure),
+        });
     }
     let parts = api.parts();
     let proposing = parts.propose.propose_many(envelopes, bytes);
-    if let Ok(outcomes) = tokio::time::timeout(parts.limits.propose_timeout, proposing).await {
-        for ((at, request), outcome) in places.into_iter().zip(outcomes) {
-            ends[at] = ended(request, outcome);
-        }
-    }
-    ends
+    let outcomes = tokio::time::timeout(parts.limits.propose_timeout, proposing).await;
+    let mut outcomes = outcomes.unwrap_or_default().into_iter();
+    let mut end = |request| match outcomes.next() {
+        Some(outcome) => ended(request, outcome),
+        None => Err(Failure::unknown(request, LATE)),
+    };
+    ends.into_iter().map(|proposed| proposed.and_then(&mut end)).collect()
 }
 
 /// Why an outcome is unknown when the propose timeout has passed.

@@ -49,7 +49,10 @@ pub enum Submitted {
     Unknown(String),
 }
 
-type Answer<RT> = <<RT as AsyncRuntime>::Oneshot as Oneshot>::Sender<Vec<Submitted>>;
+/// What became of proposals that came together, with the proposals themselves: whoever tries again needs them.
+pub(super) type Returned = Vec<(Submitted, Envelope)>;
+
+type Answer<RT> = <<RT as AsyncRuntime>::Oneshot as Oneshot>::Sender<Returned>;
 
 /// Proposals that came together, wait, and are answered together.
 pub(super) struct Pending<RT: AsyncRuntime> {
@@ -134,8 +137,11 @@ where
         match self.raft.client_write_many(proposals).await {
             Err(fatal) => {
                 for Group { places, answer } in groups {
-                    let unknown = |_| Submitted::Unknown(fatal.to_string());
-                    let _ = answer.send(places.into_iter().map(|place| place.unwrap_or_else(unknown)).collect());
+                    let told = places.into_iter().map(|(place, envelope)| {
+                        let submitted = place.unwrap_or_else(|InLog| Submitted::Unknown(fatal.to_string()));
+                        (submitted, envelope)
+                    });
+                    let _ = answer.send(told.collect());
                 }
             }
             // Results come when entries are applied; the next batch does not wait for them.
@@ -147,7 +153,7 @@ where
 /// Proposals of one caller, after they were encoded.
 struct Group<RT: AsyncRuntime> {
     /// In the caller's order; what is settled already was not proposed.
-    places: Vec<Result<Submitted, InLog>>,
+    places: Vec<(Result<Submitted, InLog>, Envelope)>,
     answer: Answer<RT>,
 }
 
@@ -163,10 +169,10 @@ fn encode<RT: AsyncRuntime>(batch: Vec<Pending<RT>>, stamp: Timestamp) -> (Vec<G
             envelope.stamp = stamp;
             let bytes = envelope.encode();
             if bytes.len() > COMMAND_BYTES_MAX {
-                return Ok(Submitted::TooLarge(bytes.len()));
+                return (Ok(Submitted::TooLarge(bytes.len())), envelope);
             }
             proposals.push(Proposal(bytes));
-            Err(InLog)
+            (Err(InLog), envelope)
         };
         let places = envelopes.into_iter().map(place).collect();
         groups.push(Group { places, answer });
@@ -180,11 +186,12 @@ async fn tell<RT: AsyncRuntime>(groups: Vec<Group<RT>>, results: impl Stream<Ite
     let mut results = pin!(results.fuse());
     for Group { places, answer } in groups {
         let mut told = Vec::with_capacity(places.len());
-        for place in places {
-            told.push(match place {
+        for (place, envelope) in places {
+            let submitted = match place {
                 Ok(settled) => settled,
                 Err(InLog) => (results.next().await).unwrap_or_else(|| Submitted::Unknown(STOPPED.into())),
-            });
+            };
+            told.push((submitted, envelope));
         }
         // Whoever asked may have given up.
         let _ = answer.send(told);
@@ -208,6 +215,10 @@ fn refused<RT: AsyncRuntime>(error: &ClientWriteError<Types<RT>>) -> Submitted {
 
 fn answer_all<RT: AsyncRuntime>(batch: Vec<Pending<RT>>, submitted: &Submitted) {
     for pending in batch {
-        let _ = pending.answer.send(vec![submitted.clone(); pending.envelopes.len()]);
+        let told = pending
+            .envelopes
+            .into_iter()
+            .map(|envelope| (submitted.clone(), envelope));
+        let _ = pending.answer.send(told.collect());
     }
 }

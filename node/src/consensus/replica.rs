@@ -22,7 +22,7 @@ use openraft_rt::watch::WatchReceiver;
 
 use super::clock::ClusterClock;
 use super::leadership::{Confirmed, Lead, Leadership, Pulse};
-use super::proposer::{Pending, Proposer, QUEUE, STOPPED, Submitted};
+use super::proposer::{Pending, Proposer, QUEUE, Returned, STOPPED, Submitted};
 use super::rounds::Rounds;
 use super::ticker::Signs;
 use super::walls::Walls;
@@ -139,13 +139,13 @@ where
 
     /// Hands a command of so many bytes to this replica's own openraft, once.
     pub(super) async fn submit(&self, envelope: Envelope, bytes: usize) -> Submitted {
-        let mut submitted = self.submit_many(vec![envelope], bytes).await;
-        submitted.pop().unwrap_or_else(|| Submitted::Unknown(STOPPED.into()))
+        let returned = self.submit_many(vec![envelope], bytes).await.pop();
+        returned.map_or_else(|| Submitted::Unknown(STOPPED.into()), |(submitted, _)| submitted)
     }
 
-    /// Hands commands of about so many bytes to this replica's own openraft, once; the answers are in their order.
-    async fn submit_many(&self, envelopes: Vec<Envelope>, bytes: usize) -> Vec<Submitted> {
-        let count = envelopes.len();
+    /// Hands commands of about so many bytes to this replica's own openraft, once; the answers are in their order. None
+    /// come when the replica shuts down.
+    async fn submit_many(&self, envelopes: Vec<Envelope>, bytes: usize) -> Returned {
         let (answer, decided) = RT::Oneshot::channel();
         let pending = Pending {
             envelopes,
@@ -153,11 +153,9 @@ where
             answer,
         };
         if self.queue.send(pending).await.is_err() {
-            return vec![Submitted::NotLeader(None); count];
+            return Vec::new();
         }
-        decided
-            .await
-            .unwrap_or_else(|_| vec![Submitted::Unknown(STOPPED.into()); count])
+        decided.await.unwrap_or_default()
     }
 
     /// On the leader, one batch; whatever that leaves open, and everything on another node, is proposed by itself.
@@ -165,28 +163,35 @@ where
         if self.leadership().leader != Some(self.me) {
             return join_all(envelopes.into_iter().map(|envelope| self.propose_anywhere(envelope))).await;
         }
-        let admitted: Vec<Result<(), String>> = envelopes.iter().map(|envelope| self.admits(envelope)).collect();
-        let pass = envelopes.iter().zip(&admitted).filter(|(_, admitted)| admitted.is_ok());
-        let batch: Vec<Envelope> = pass.map(|(envelope, _)| envelope.clone()).collect();
+        let (mut outcomes, mut batch) = (Vec::with_capacity(envelopes.len()), Vec::with_capacity(envelopes.len()));
+        for envelope in envelopes {
+            outcomes.push(self.admits(&envelope).map_err(refused));
+            if matches!(outcomes.last(), Some(Ok(()))) {
+                batch.push(envelope);
+            }
+        }
         let patience = Duration::from_millis(PATIENCE_MS);
-        let submitted = match batch.is_empty() {
+        let returned = match batch.is_empty() {
             true => Vec::new(),
             false => RT::timeout(patience, self.submit_many(batch, bytes))
                 .await
                 .unwrap_or_default(),
         };
-        let mut submitted = submitted.into_iter();
-        let mut outcomes = Vec::with_capacity(envelopes.len());
-        let mut open = Vec::new();
-        for (at, (envelope, admitted)) in envelopes.into_iter().zip(admitted).enumerate() {
-            let settled = admitted.map_or_else(|why| Some(refused(why)), |()| settled(submitted.next()));
-            outcomes.push(settled.unwrap_or_else(|| {
-                open.push((at, envelope));
-                Outcome::Unknown {
-                    reason: NO_QUORUM.into(),
+        let (mut returned, mut open) = (returned.into_iter(), Vec::new());
+        let settle = |(at, admitted): (usize, Result<(), Outcome>)| match admitted {
+            Err(refused) => refused,
+            Ok(()) => match returned.next() {
+                Some((Submitted::Decided(reply), _)) => outcome(reply),
+                Some((Submitted::TooLarge(bytes), _)) => oversize(bytes),
+                // Worth another try.
+                Some((Submitted::NotLeader(_) | Submitted::Unknown(_), envelope)) => {
+                    open.push((at, envelope));
+                    unreached()
                 }
-            }));
-        }
+                None => unreached(),
+            },
+        };
+        let mut outcomes: Vec<Outcome> = outcomes.into_iter().enumerate().map(settle).collect();
         let settling = open
             .into_iter()
             .map(|(at, envelope)| async move { (at, self.propose_anywhere(envelope).await) });
@@ -335,15 +340,10 @@ where
     Ok(Confirmed { index, leadership })
 }
 
-/// What one try at this leader came to; nothing when it is worth another one. No answer at all is time that ran out.
-fn settled(submitted: Option<Submitted>) -> Option<Outcome> {
-    match submitted {
-        Some(Submitted::Decided(reply)) => Some(outcome(reply)),
-        Some(Submitted::TooLarge(bytes)) => Some(oversize(bytes)),
-        Some(Submitted::NotLeader(_) | Submitted::Unknown(_)) => None,
-        None => Some(Outcome::Unknown {
-            reason: NO_QUORUM.into(),
-        }),
+/// The outcome when time runs out before a quorum has answered.
+fn unreached() -> Outcome {
+    Outcome::Unknown {
+        reason: NO_QUORUM.into(),
     }
 }
 

@@ -182,8 +182,11 @@ fn bind_lane(setup: &QuicSetup<'_>, lane: Lane, port: u16, runtime: &Handle) -> 
 
     let socket = tune::bind(at, lane).map_err(listen)?;
     let config = tune::endpoint_config(setup.identity, lane);
-    let endpoint =
-        Endpoint::new(config, Some(server), socket, Arc::new(tune::OnRuntime(runtime.clone()))).map_err(listen)?;
+    let on = tune::OnRuntime {
+        handle: runtime.clone(),
+        packet_bytes_max: usize::try_from(config.get_max_udp_payload_size()).unwrap_or(usize::MAX),
+    };
+    let endpoint = Endpoint::new(config, Some(server), socket, Arc::new(on)).map_err(listen)?;
     let serving = Serving {
         lane,
         book: setup.book.clone(),

@@ -31,9 +31,9 @@ pub(super) enum EventsError {
 
 pub(super) fn from_events(events: &[EventRecord]) -> Record {
     let first = events.first().expect("an entry without events has no record");
-    let mut payload = BytesMut::new();
-    for event in events {
-        let frame = event.encode();
+    let frames: Vec<Bytes> = events.iter().map(EventRecord::encode).collect();
+    let mut payload = BytesMut::with_capacity(frames.iter().map(|frame| 4 + frame.len()).sum());
+    for frame in frames {
         // A frame is bounded far below 4 GiB.
         payload.put_u32_le(frame.len() as u32);
         payload.put_slice(&frame);

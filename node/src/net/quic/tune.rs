@@ -5,17 +5,19 @@
 //! from the node's key, so the first packet after a restart is answered with a reset and the peer dials again at once.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::crypto::{CryptoError, HmacKey};
+use quinn::udp::{RecvMeta, Transmit};
 use quinn::{
     AsyncTimer, AsyncUdpSocket, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, Runtime, TokioRuntime,
-    TransportConfig, VarInt,
+    TransportConfig, UdpPoller, VarInt,
 };
 use quinn_proto::HashedConnectionIdGenerator;
 use tokio::runtime::Handle;
@@ -165,23 +167,76 @@ pub(super) fn bind(at: SocketAddr, lane: Lane) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// The most that the kernel hands over as one datagram, however many it has joined.
+const JOINED_BYTES_MAX: usize = 65_535;
+
+/// A socket as quinn's, that asks for no more memory than one read can fill: quinn makes room for 64 joined datagrams of the largest size,
+/// which is six times what the kernel joins.
+#[derive(Debug)]
+struct Snug {
+    inner: Arc<dyn AsyncUdpSocket>,
+    segments_max: usize,
+}
+
+impl AsyncUdpSocket for Snug {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.inner.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.inner.poll_recv(context, buffers, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments().min(self.segments_max)
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
 /// Runs an endpoint's tasks on one chosen runtime, whoever calls: renewals have a thread of their own.
 #[derive(Debug)]
-pub(super) struct OnRuntime(pub(super) Handle);
+pub(super) struct OnRuntime {
+    pub(super) handle: Handle,
+    /// The largest packet that is received.
+    pub(super) packet_bytes_max: usize,
+}
 
 impl Runtime for OnRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        let _inside = self.0.enter();
+        let _inside = self.handle.enter();
         TokioRuntime.new_timer(at)
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        self.0.spawn(future);
+        self.handle.spawn(future);
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let _inside = self.0.enter();
-        TokioRuntime.wrap_udp_socket(socket)
+        let _inside = self.handle.enter();
+        Ok(Arc::new(Snug {
+            inner: TokioRuntime.wrap_udp_socket(socket)?,
+            segments_max: JOINED_BYTES_MAX.div_ceil(self.packet_bytes_max),
+        }))
     }
 
     fn now(&self) -> Instant {
