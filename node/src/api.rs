@@ -25,6 +25,7 @@ pub mod log;
 pub mod metrics;
 pub mod node;
 pub mod openapi;
+pub mod past;
 pub mod preview;
 pub mod problem;
 pub mod quote;
@@ -33,6 +34,7 @@ pub mod route;
 pub mod seam;
 pub mod server;
 pub mod source;
+pub mod state;
 pub mod tenant;
 pub mod token;
 
@@ -50,6 +52,7 @@ use crate::consensus::{Linearize, Propose};
 use crate::env::{Clock, Entropy};
 use event::ring::Ring;
 use metrics::Requests;
+use past::Past;
 use seam::{Admit, Committed, Footprint, Logs, MetricSource, Standing};
 
 /// How much the interface takes on at once.
@@ -136,6 +139,7 @@ pub struct Api {
     in_flight: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     ring: Arc<Ring>,
+    past: Arc<Past>,
     requests: Arc<Requests>,
 }
 
@@ -146,6 +150,7 @@ impl Api {
             in_flight: Arc::new(Semaphore::new(parts.limits.in_flight_max)),
             streams: Arc::new(Semaphore::new(parts.limits.streams_max)),
             ring: Arc::default(),
+            past: Arc::default(),
             requests: Arc::default(),
             parts: Arc::new(parts),
         }

@@ -40,6 +40,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::client::View;
 use cluster::ClusterCommand;
 use console::Console;
 use daemon::Daemon;
@@ -84,6 +85,9 @@ pub struct Cli {
     /// Read what one node knows, also without a leader; the answer may be out of date.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub stale: bool,
+    /// Read the cluster as it was after this entry of the log.
+    #[arg(id = "at_index", long = "at", global = true, value_name = "INDEX", conflicts_with = "stale", help_heading = GLOBAL)]
+    pub at: Option<u64>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -188,7 +192,11 @@ pub fn run(arguments: Vec<OsString>, daemon: &dyn Daemon, console: &mut Console<
     };
     console.json = cli.json;
     console.address = cli.address;
-    console.stale = cli.stale;
+    console.view = match (cli.stale, cli.at) {
+        (true, _) => View::Stale,
+        (false, Some(index)) => View::At(index),
+        (false, None) => View::Fresh,
+    };
     match perform(cli.command, daemon, console) {
         Ok(code) => code,
         Err(CliError::Help(text)) => console.print(&text).map_or(code::IO, |()| code::DONE),

@@ -102,6 +102,18 @@ pub struct Answer<T> {
     pub request: Option<RequestId>,
 }
 
+/// Which state reads are answered from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum View {
+    /// One that holds everything that was acknowledged before the read.
+    #[default]
+    Fresh,
+    /// What the node that answers knows, confirmed by a leader or not.
+    Stale,
+    /// The one after this entry of the log.
+    At(u64),
+}
+
 /// A connection to a cluster.
 pub struct Client {
     http: reqwest::Client,
@@ -110,7 +122,7 @@ pub struct Client {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     patience: Duration,
-    stale: bool,
+    view: View,
 }
 
 /// One request, before it is sent.
@@ -170,7 +182,7 @@ impl Client {
             clock,
             entropy,
             patience: PATIENCE,
-            stale: false,
+            view: View::Fresh,
         })
     }
 
@@ -181,10 +193,10 @@ impl Client {
         self
     }
 
-    /// Takes what the node that answers knows, confirmed by a leader or not.
+    /// Sets which state reads are answered from.
     #[must_use]
-    pub fn with_stale(mut self, stale: bool) -> Self {
-        self.stale = stale;
+    pub fn with_view(mut self, view: View) -> Self {
+        self.view = view;
         self
     }
 
@@ -197,13 +209,18 @@ impl Client {
         asked.send().await.is_ok()
     }
 
-    /// A path to read, with what was said about how fresh the answer must be.
+    /// A path to read, with what was said about the state that it is answered from.
     fn read_path<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        if !self.stale || path.contains("consistency=") {
+        let said = match self.view {
+            View::Stale => "consistency=stale".to_owned(),
+            View::At(index) => format!("at={index}"),
+            View::Fresh => return Cow::Borrowed(path),
+        };
+        if path.contains("consistency=") {
             return Cow::Borrowed(path);
         }
         let joint = if path.contains('?') { '&' } else { '?' };
-        Cow::Owned(format!("{path}{joint}consistency=stale"))
+        Cow::Owned(format!("{path}{joint}{said}"))
     }
 
     /// The nodes that are tried, with those that answers have named since.

@@ -12,6 +12,7 @@ pub mod lease;
 pub mod node;
 pub mod preview;
 pub mod problem;
+pub mod state;
 pub mod token;
 
 /// Header that names a request, so that it can be sent again without being executed twice.

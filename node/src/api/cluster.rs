@@ -21,7 +21,11 @@ use crate::wire::cluster::{Applied, ClusterView, NoteOrder, TariffView};
     params(("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
     responses((status = 200, description = "The cluster", body = ClusterView)))]
 pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response, Failure> {
-    let state = &reading.state;
+    Ok(reading.answer(&view(&api, &reading.state).await))
+}
+
+/// The cluster as clients see it. Who leads and what the disk holds is of now: the log does not say.
+pub async fn view(api: &Api, state: &Machine) -> ClusterView {
     let leadership = api.parts().standing.leadership();
     let footprint = api.parts().footprint.clone();
     let disk = tokio::task::spawn_blocking(move || footprint.measure())
@@ -29,7 +33,7 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
         .unwrap_or_default();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let live = || state.leases.values().filter(|lease| !lease.status.is_ended());
-    let view = ClusterView {
+    ClusterView {
         id: state.cluster.id,
         era: state.cluster.era.0,
         machine_level: state.cluster.level,
@@ -66,8 +70,7 @@ pub async fn status(State(api): State<Api>, reading: Reading) -> Result<Response
         currency: currency_of(state, state.cluster.tariff),
         served_by: api.parts().node,
         disk,
-    };
-    Ok(reading.answer(&view))
+    }
 }
 
 /// Writes a note into the log, for people and programs.

@@ -61,7 +61,8 @@ pub async fn grade(
     )
 }
 
-fn view(state: &Machine, slot: &Slot, caller: &Caller) -> GpuView {
+/// A device as `caller` sees it.
+pub fn view(state: &Machine, slot: &Slot, caller: &Caller) -> GpuView {
     let node = state.nodes.get(&slot.node);
     let holder = slot.holder.map(|holder| holder.lease);
     let seen = holder.filter(|lease| {

@@ -158,7 +158,7 @@ pub async fn list(
             break;
         }
     }
-    if query.ended && leases.len() < limit {
+    if query.ended && leases.len() < limit && !reading.past {
         leases.extend(archive::list(&api, &caller, tenant, state, limit - leases.len()).await?);
     }
     Ok(reading.answer(&LeaseList { leases }))
@@ -178,6 +178,7 @@ pub async fn show(
     let state = &reading.state;
     let view = match caller.lease(state, &id) {
         Ok(lease) => view(state, lease, reading.now),
+        Err(unknown) if reading.past => return Err(unknown),
         Err(unknown) => archive::find(&api, &caller, id.parse()?)
             .await?
             .ok_or(unknown)?
@@ -246,7 +247,10 @@ pub async fn history(
     };
     let currency = currency_of(&reading.state, tariff);
     let after: Cursor = query.after.as_deref().map(str::parse).transpose()?.unwrap_or_default();
-    let records = api.parts().committed.lease_events(lease, after, HISTORY_MAX).await?;
+    let mut records = api.parts().committed.lease_events(lease, after, HISTORY_MAX).await?;
+    if reading.past {
+        records.retain(|record| record.cursor <= reading.state.cluster.cursor);
+    }
     let next = records.last().map_or(after, |record| record.cursor);
     let name = |node| reading.state.nodes.get(&node).map(|node| node.spec.label.to_string());
     let lines = records

@@ -123,7 +123,8 @@ pub fn find(state: &Machine, name: &str) -> Result<NodeId, Failure> {
         })
 }
 
-fn view(state: &Machine, node: &Node, leader: Option<NodeId>) -> NodeView {
+/// A node as clients see it.
+pub fn view(state: &Machine, node: &Node, leader: Option<NodeId>) -> NodeView {
     let id = node.spec.node;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let inventory = node.inventory.as_ref();

@@ -1,7 +1,8 @@
 //! Reads of committed state: fresh by default, stale when the client says so.
 //!
 //! A fresh read waits until this replica has applied everything that was acknowledged before it, on whichever node it is made. A stale
-//! one (`?consistency=stale`) answers at once, also without a leader, and says how old its answer may be. The one rule: no read is
+//! one (`?consistency=stale`) answers at once, also without a leader, and says how old its answer may be. One of the past (`?at=INDEX`)
+//! answers from the state after that entry. The one rule: no read is
 //! called fresh without a confirmation that began after it.
 
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::state::State;
 use serde::Serialize;
 
-use super::Api;
 use super::problem::Failure;
+use super::{Api, past};
 use crate::consensus::ReadError;
 use crate::wire::{AGE_MS, INDEX};
 
@@ -27,6 +28,8 @@ pub struct Reading {
     pub age_ms: Option<u64>,
     /// The cluster's time that the answer is as of: what has run until then is counted.
     pub now: Timestamp,
+    /// It is of an earlier entry that the reader named.
+    pub past: bool,
 }
 
 /// Silence up to which the leader that was heard last is the leader, and a replica's own idea of the time is good enough
@@ -38,8 +41,23 @@ impl FromRequestParts<Api> for Reading {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Failure> {
         let query = parts.uri.query().unwrap_or_default();
-        let asked = query.split('&').find_map(|pair| pair.strip_prefix("consistency="));
-        match asked {
+        let said = |name: &str| {
+            query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        };
+        if let Some(index) = said("at") {
+            let wrong = |_| Failure::bad_request("at is the index of an entry of the log, a whole number");
+            let state = past::at(api, index.parse().map_err(wrong)?).await?;
+            let now = state.applied.stamp;
+            return Ok(Self {
+                state,
+                age_ms: None,
+                now,
+                past: true,
+            });
+        }
+        match said("consistency") {
             Some("stale") => Ok(stale(api)),
             None | Some("linearizable") => fresh(api).await,
             Some(_) => Err(Failure::bad_request("consistency is `linearizable` or `stale`")),
@@ -61,6 +79,7 @@ pub fn stale(api: &Api) -> Reading {
         state,
         age_ms: Some(age_ms),
         now,
+        past: false,
     }
 }
 
@@ -80,6 +99,7 @@ pub async fn fresh(api: &Api) -> Result<Reading, Failure> {
         state,
         age_ms: None,
         now,
+        past: false,
     })
 }
 

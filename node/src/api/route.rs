@@ -18,7 +18,7 @@ use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
     Api, backup, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, preview, quote,
-    tenant, token,
+    state, tenant, token,
 };
 use crate::wire::problem::code;
 
@@ -61,6 +61,7 @@ pub fn table() -> Vec<Route> {
         route::<event::__path_events, _, _>(Needs::AnyToken, event::events),
         route::<cluster::__path_status, _, _>(Needs::AnyToken, cluster::status),
         route::<backup::__path_backup, _, _>(Needs::Operator, backup::backup),
+        route::<state::__path_state, _, _>(Needs::Reads, state::state),
         route::<cluster::__path_note, _, _>(Needs::Operator, cluster::note),
         route::<cluster::__path_tariff, _, _>(Needs::AnyToken, cluster::tariff),
         route::<cluster::__path_set_tariff, _, _>(Needs::Operator, cluster::set_tariff),

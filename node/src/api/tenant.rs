@@ -5,6 +5,7 @@ use axum::response::Response;
 use holdfast_proto::command::Command;
 use holdfast_proto::id::TenantId;
 use holdfast_proto::tenant::Quota;
+use holdfast_storage::machine::state::State as Machine;
 
 use super::Api;
 use super::auth::Caller;
@@ -45,14 +46,17 @@ pub async fn set(
     params(("consistency" = Option<String>, Query, description = "`linearizable` (default) or `stale`")),
     responses((status = 200, description = "Tenants", body = TenantList)))]
 pub async fn list(caller: Caller, reading: Reading) -> Result<Response, Failure> {
-    let seen = reading.state.tenants.iter().filter(|(name, _)| caller.sees(name));
-    let tenants = seen.map(|(name, tenant)| TenantView {
+    let tenants = views(&reading.state, &caller);
+    Ok(reading.answer(&TenantList { tenants }))
+}
+
+/// The tenants that `caller` sees.
+pub fn views(state: &Machine, caller: &Caller) -> Vec<TenantView> {
+    let seen = state.tenants.iter().filter(|(name, _)| caller.sees(name));
+    let views = seen.map(|(name, tenant)| TenantView {
         tenant: name.clone(),
         devices_max: Some(tenant.quota.devices_max).filter(|most| *most != u32::MAX),
         devices_held: tenant.held,
     });
-    let list = TenantList {
-        tenants: tenants.collect(),
-    };
-    Ok(reading.answer(&list))
+    views.collect()
 }

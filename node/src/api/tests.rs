@@ -5,6 +5,7 @@
 pub(crate) mod world;
 
 mod document;
+mod past;
 mod rights;
 mod stream;
 mod writes;

@@ -12,10 +12,11 @@ use super::console::Console;
 use super::error::CliError;
 use super::event::Labels;
 use super::init::NodeFlags;
-use super::render;
-use crate::client::Client;
+use super::{node, render, show};
+use crate::client::{Client, View};
 use crate::wire::cluster::{Applied, ClusterView, Disk, NoteOrder};
 use crate::wire::node::{NodeList, NodeView};
+use crate::wire::state::StateView;
 
 /// Silence after which the leader that a node names is the last one and not the present one.
 const SILENT_MS: u64 = 2_000;
@@ -25,6 +26,8 @@ const SILENT_MS: u64 = 2_000;
 pub enum ClusterCommand {
     /// Show how the cluster is.
     Status,
+    /// Show everything in it at one position of the log: nodes, devices, tenants and leases; with --at as it was then.
+    State,
     /// Write a backup of the whole cluster into a file, and verify it.
     ///
     /// It holds what is known at one entry of the log: tenants, tokens' digests, prices, leases and their bills. It does
@@ -96,6 +99,7 @@ pub struct NoteArgs {
 pub async fn cluster(command: ClusterCommand, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     match command {
         ClusterCommand::Status => status(client, console).await,
+        ClusterCommand::State => state(client, console).await,
         ClusterCommand::Backup { file } => backup::backup(&file, client, console).await,
         other => unreachable!("{other:?} does not talk to a cluster"),
     }
@@ -108,7 +112,7 @@ async fn status(client: &Client, console: &mut Console<'_>) -> Result<(), CliErr
         .await
         .map(|answer| answer.body.nodes)
         .unwrap_or_default();
-    let reach = match console.stale && !console.json {
+    let reach = match console.view == View::Stale && !console.json {
         true => reach(client, &nodes).await,
         false => String::new(),
     };
@@ -137,6 +141,34 @@ async fn status(client: &Client, console: &mut Console<'_>) -> Result<(), CliErr
             ("served by", labels.of(view.served_by)),
             ("disk there", disk_use(&view.disk)),
         ])
+    })
+}
+
+/// Shows everything at one position.
+async fn state(client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
+    let view: StateView = client.get("/v1/state").await?.body;
+    console.show(&view, |console, view| {
+        let cluster = &view.cluster;
+        let head = render::fields(&[
+            (
+                "index",
+                format!("{} at {}", view.index, render::when(cluster.time_ms, &console.zone)),
+            ),
+            (
+                "position",
+                format!("{}; `holdfast events --after {0}` goes on from here", view.cursor),
+            ),
+            (
+                "devices",
+                format!("{} of {} free", cluster.devices_free, cluster.devices),
+            ),
+            (
+                "leases",
+                format!("{} live, {} waiting", cluster.leases, cluster.leases_pending),
+            ),
+        ]);
+        let (nodes, leases) = (node::table(console, &view.nodes), show::table(console, &view.leases));
+        format!("{head}\n{nodes}\n{leases}")
     })
 }
 

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::render;
-use crate::client::Client;
 use crate::client::credentials::{Credentials, Overrides};
+use crate::client::{Client, View};
 use crate::env::{Clock, Entropy, OsClock, OsEntropy};
 use crate::identity::secret::Secret;
 
@@ -44,8 +44,8 @@ pub struct Console<'a> {
     pub json: bool,
     /// Nodes to talk to, from the command line.
     pub address: Option<String>,
-    /// Reads need not be confirmed by a leader.
-    pub stale: bool,
+    /// Which state reads are answered from.
+    pub view: View,
 }
 
 impl Console<'_> {
@@ -65,7 +65,7 @@ impl Console<'_> {
             entropy: Arc::new(OsEntropy),
             json: false,
             address: None,
-            stale: false,
+            view: View::Fresh,
         })
     }
 
@@ -162,7 +162,7 @@ impl Console<'_> {
         let bearer = credentials.bearer.as_ref();
         let addresses = credentials.addresses.clone();
         let client = Client::new(addresses, tls, bearer, self.clock.clone(), self.entropy.clone())?;
-        Ok(client.with_stale(self.stale))
+        Ok(client.with_view(self.view))
     }
 
     /// Writes the nodes that answers have named into the credentials, so that the next command outlives the loss of the first node.

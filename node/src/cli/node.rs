@@ -41,10 +41,13 @@ pub enum NodeCommand {
 /// When the cluster cannot be asked, or says no.
 pub async fn nodes(client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
     let list: NodeList = client.get("/v1/nodes").await?.body;
-    console.show(&list, |console, list| {
-        let head = ["name", "zone", "status", "role", "free", "isolation", "address", "note"];
-        render::table(console.width, &head, list.nodes.iter().map(row))
-    })
+    console.show(&list, |console, list| table(console, &list.nodes))
+}
+
+/// Nodes, one a row.
+pub fn table(console: &Console<'_>, nodes: &[NodeView]) -> String {
+    let head = ["name", "zone", "status", "role", "free", "isolation", "address", "note"];
+    render::table(console.width, &head, nodes.iter().map(row))
 }
 
 fn row(node: &NodeView) -> Vec<String> {

@@ -62,28 +62,31 @@ pub async fn leases(args: LeasesArgs, client: &Client, console: &mut Console<'_>
         .get(&format!("/v1/leases?ended={}&limit={}{tenant}", args.ended, args.limit))
         .await?
         .body;
-    console.show(&list, |console, list| {
-        let rows = list.leases.iter().map(|lease| {
-            vec![
-                lease.id.to_string(),
-                lease.tenant.to_string(),
-                status(lease),
-                asked(lease),
-                places(lease),
-                so_far(lease),
-                render::command(&lease.command),
-            ]
-        });
-        render::table(
-            console.width,
-            &["lease", "tenant", "status", "devices", "on", "charged", "command"],
-            rows,
-        )
-    })?;
+    console.show(&list, |console, list| table(console, &list.leases))?;
     if list.leases.is_empty() && !args.ended {
         console.tell("no live leases; `holdfast leases --ended` lists those that have ended");
     }
     Ok(())
+}
+
+/// Leases, one a row.
+pub fn table(console: &Console<'_>, leases: &[LeaseView]) -> String {
+    let rows = leases.iter().map(|lease| {
+        vec![
+            lease.id.to_string(),
+            lease.tenant.to_string(),
+            status(lease),
+            asked(lease),
+            places(lease),
+            so_far(lease),
+            render::command(&lease.command),
+        ]
+    });
+    render::table(
+        console.width,
+        &["lease", "tenant", "status", "devices", "on", "charged", "command"],
+        rows,
+    )
 }
 
 /// Shows one lease.

@@ -20,6 +20,7 @@ use super::run;
 use crate::api::seam::Committed;
 use crate::api::tests::world::{World, shown};
 use crate::bearer::Bearer;
+use crate::client::View;
 use crate::client::credentials::Credentials;
 use crate::config::Config;
 use crate::env::{OsClock, OsEntropy};
@@ -129,7 +130,7 @@ impl Person {
                 entropy: Arc::new(OsEntropy),
                 json: false,
                 address: None,
-                stale: false,
+                view: View::Fresh,
             },
         );
         Ended {
@@ -369,6 +370,26 @@ async fn commands_print_what_a_person_reads_and_what_a_program_parses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cluster_is_shown_as_it_was_after_any_entry() {
+    let (world, person) = operator().await;
+    let asked = person.run("lease 1xh100 --for 1m --yes --detach -- true").await;
+    assert_eq!(asked.code, code::DONE, "{asked:?}");
+    let lease = world.state().leases.keys().next().copied().unwrap();
+    let index = world.state().applied.index;
+    world.run(lease);
+    world.finish(lease, 0);
+    let then = person.run(&format!("--json show {lease} --at {index}")).await.json();
+    let now = person.run(&format!("--json show {lease}")).await.json();
+    assert_eq!((&then["status"], &now["status"]), (&"pending".into(), &"ended".into()));
+    let state = person.run(&format!("cluster state --at {index}")).await;
+    assert!(
+        state.out.contains("1 live, 1 waiting") && state.out.contains("8 of 8 free"),
+        "{state:?}"
+    );
+    assert_eq!(person.run("nodes --at 3 --stale").await.code, code::USAGE);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_leader_a_read_says_so_soon_and_what_one_node_knows_is_there_for_the_asking() {
     let (world, person) = operator().await;
     world.leaderless.store(true, std::sync::atomic::Ordering::SeqCst);
@@ -504,7 +525,7 @@ fn whoever_stops_reading_is_told_nothing() {
             entropy: Arc::new(OsEntropy),
             json: false,
             address: None,
-            stale: false,
+            view: View::Fresh,
         },
     );
     assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (code::IO, ""));
