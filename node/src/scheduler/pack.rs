@@ -5,38 +5,32 @@
 //! a request that fits somewhere is placed.
 //!
 //! Nodes are kept by their state (kind, CPU left, what is free on each device), so that a thousand equal nodes are looked
-//! at once. Each class of equal requests keeps a heap of states by cost; it is brought up to date when the class is asked
-//! for, from the states that have come to life since. Memory is checked node by node. Of equal costs, the fuller node
-//! wins, then the lower number.
+//! at once. Each family of requests of one size keeps states in heaps by the least cost; they are brought up to date when
+//! one of them is asked for, from the states that have come to life since. Memory is checked node by node. Of equal
+//! costs, the fuller node wins, then the lower number.
 
 mod band;
+mod family;
 pub mod knobs;
 pub mod mix;
 mod pool;
 pub mod price;
 mod quote;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
-use self::band::BANDS;
+use self::family::{Family, Look, Size};
 use self::knobs::{KNOBS, Knobs};
 use self::mix::Mix;
-use self::pool::{Pool, StateName};
+use self::pool::Pool;
 use self::price::Prices;
 use self::quote::Quote;
 
 /// A whole device, in thousandths.
 pub const WHOLE: u16 = 1000;
 
-/// Classes of requests whose heaps are kept; past it all are made anew when they are asked for.
+/// Classes of requests that are kept; past it all are made anew when they are asked for.
 const CLASSES_MAX: usize = 4096;
-
-/// A class has no heap if more requests came between two of its own than its living states by this.
-const SELDOM: u64 = 4;
-
-/// A heap with so many entries more than four for each state is made anew.
-const HEAP_MIN: usize = 64;
 
 /// A set of models or of zones, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -123,22 +117,15 @@ pub struct Grant {
     pub memory_mib: u32,
 }
 
-/// A state in a class's heap: cost, fullness, its first node, and which.
-type Entry = Reverse<(i64, u16, u32, StateName)>;
-
 /// The best so far: cost, fullness, node.
 type Best = (i64, u16, u32);
 
-#[derive(Debug, Clone, Default)]
+/// Requests that are equal.
+#[derive(Debug, Clone)]
 struct Class {
-    heap: BinaryHeap<Entry>,
-    /// How far each band was read, and by which prices.
-    read: [u64; BANDS],
-    epoch: u32,
+    family: usize,
     /// By kind: groups that can serve it.
     able: Vec<Option<u64>>,
-    /// When it was asked for last, in requests seen.
-    asked: u64,
 }
 
 /// The packer: a pool, what it has learned, and what follows for each class.
@@ -155,6 +142,8 @@ pub struct Packer {
     epoch: u32,
     numbers: HashMap<Request, usize>,
     classes: Vec<Class>,
+    sizes: HashMap<Size, usize>,
+    families: Vec<Family>,
 }
 
 impl Packer {
@@ -179,6 +168,8 @@ impl Packer {
             learns,
             numbers: HashMap::new(),
             classes: Vec::new(),
+            sizes: HashMap::new(),
+            families: Vec::new(),
         }
     }
 
@@ -238,65 +229,19 @@ impl Packer {
     /// Finds the node on which a request costs least, among those that it may take.
     pub fn find(&mut self, request: &Request, may: &dyn Fn(u32) -> bool) -> Option<u32> {
         let number = self.number(request);
-        let found = match self.catch_up(number, request) {
-            true => self.search(number, request, may),
-            false => self.scan(number, request, may),
+        let class = &mut self.classes[number];
+        for kind in &self.pool.kinds[class.able.len()..] {
+            class.able.push(kind.groups_for(request));
+        }
+        let look = Look {
+            prices: &self.prices,
+            epoch: self.epoch,
+            parts: self.knobs.fullness_parts,
+            seen: self.seen,
         };
+        let family = &mut self.families[class.family];
+        let found = family.find(&mut self.pool, (request, &class.able), look, may);
         found.map(|(_, _, node)| node)
-    }
-
-    /// Searches the heap of a class from its top.
-    fn search(&mut self, number: usize, request: &Request, may: &dyn Fn(u32) -> bool) -> Option<Best> {
-        let heap = &mut self.classes[number].heap;
-        let mut kept = Vec::new();
-        let mut found: Option<Best> = None;
-        while let Some(Reverse((cost, fullness, first, name))) = heap.peek().copied() {
-            if found.is_some_and(|best| best < (cost, fullness, first)) {
-                break;
-            }
-            heap.pop();
-            let Some(glance) = self.pool.glance(name) else { continue };
-            if glance.first != first {
-                // Nodes have left or come: it stands elsewhere now, or stands there already.
-                if glance.first > first {
-                    heap.push(Reverse((cost, fullness, glance.first, name)));
-                }
-                continue;
-            }
-            kept.push(Reverse((cost, fullness, first, name)));
-            if let Some(node) = self.pool.first(name, request.memory_mib, may) {
-                let best = (cost, fullness, node);
-                found = Some(found.map_or(best, |before| before.min(best)));
-            }
-        }
-        heap.extend(kept);
-        found
-    }
-
-    /// Looks over all states, for a class that comes so seldom that its heap would be made anew each time.
-    fn scan(&mut self, number: usize, request: &Request, may: &dyn Fn(u32) -> bool) -> Option<Best> {
-        let able = &self.classes[number].able;
-        let mut found: Option<Best> = None;
-        for band in first_band(request)..BANDS {
-            for at in 0..self.pool.band(band).living.len() {
-                let name = self.pool.band(band).living[at];
-                let most = found.map_or(i64::MAX, |best| best.0);
-                let prices = (&self.prices, self.epoch);
-                let Some(quote) = self.pool.quote(name, (request, able), prices, most) else {
-                    continue;
-                };
-                let Some(glance) = self.pool.glance(name) else { continue };
-                let least = (quote.cost, glance.fullness(self.knobs.fullness_parts), glance.first);
-                if found.is_some_and(|best| best < least) {
-                    continue;
-                }
-                if let Some(node) = self.pool.first(name, request.memory_mib, may) {
-                    let best = (least.0, least.1, node);
-                    found = Some(found.map_or(best, |before| before.min(best)));
-                }
-            }
-        }
-        found
     }
 
     /// Takes what a request asks for from a node on which it fits.
@@ -322,66 +267,20 @@ impl Packer {
         if self.classes.len() >= CLASSES_MAX {
             self.numbers.clear();
             self.classes.clear();
+            self.sizes.clear();
+            self.families.clear();
         }
+        let size = (request.devices, request.milli);
+        let family = *self.sizes.entry(size).or_insert_with(|| {
+            self.families.push(Family::new(size));
+            self.families.len() - 1
+        });
         self.numbers.insert(request.clone(), self.classes.len());
-        self.classes.push(Class::default());
+        self.classes.push(Class {
+            family,
+            able: Vec::new(),
+        });
         self.classes.len() - 1
-    }
-
-    /// Brings a class's heap up to date with what was told of states since it was asked for last; false when it was
-    /// asked for so long ago that it is not worth it.
-    fn catch_up(&mut self, number: usize, request: &Request) -> bool {
-        let class = &mut self.classes[number];
-        for kind in &self.pool.kinds[class.able.len()..] {
-            class.able.push(kind.groups_for(request));
-        }
-        let bands = first_band(request)..BANDS;
-        let living: usize = bands.clone().map(|band| self.pool.band(band).living.len()).sum();
-        let told: Option<u64> = bands
-            .clone()
-            .map(|band| {
-                self.pool
-                    .band(band)
-                    .told_since(class.read[band])
-                    .map(|told| told.len() as u64)
-            })
-            .sum();
-        let fresh = told.is_some_and(|told| told <= living as u64);
-        let seldom = !fresh && self.seen.saturating_sub(class.asked) > 1 + living as u64 / SELDOM;
-        class.asked = self.seen;
-        if seldom {
-            return false;
-        }
-        let goes_on = fresh && class.epoch == self.epoch && class.heap.len() <= HEAP_MIN + 4 * living;
-        let mut names: Vec<StateName> = Vec::new();
-        if !goes_on {
-            class.heap.clear();
-        }
-        for band in bands {
-            let (read, band) = (&mut class.read[band], self.pool.band(band));
-            names.extend_from_slice(match goes_on {
-                true => band.told_since(*read).unwrap_or_default(),
-                false => &band.living,
-            });
-            *read = band.log_end();
-        }
-        class.epoch = self.epoch;
-        let (pool, prices, epoch, parts) = (&mut self.pool, &self.prices, self.epoch, self.knobs.fullness_parts);
-        let able = &class.able;
-        class.heap.extend(names.into_iter().filter_map(|name| {
-            let cost = pool.quote(name, (request, able), (prices, epoch), i64::MAX)?.cost;
-            let glance = pool.glance(name)?;
-            Some(Reverse((cost, glance.fullness(parts), glance.first, name)))
-        }));
-        true
-    }
-}
-
-/// The first band in which a request may fit.
-fn first_band(request: &Request) -> usize {
-    match request.devices {
-        0 => 0,
-        devices => band::of_request(devices, request.milli),
     }
 }
 

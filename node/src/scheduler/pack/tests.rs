@@ -137,7 +137,7 @@ fn what_is_remembered_is_bounded_by_the_nodes() {
     }
     assert!(packer.states() <= 30);
     assert!(packer.classes.len() <= CLASSES_MAX && packer.pool.log_len() <= 4097 + 2 * 31);
-    assert!(packer.classes.iter().all(|class| class.heap.len() <= 64 + 5 * 31));
+    assert!(packer.families.iter().all(|family| family.len() <= 64 + 5 * 31));
 }
 
 #[test]
