@@ -1,6 +1,6 @@
 //! What a replica costs to open, to write down and to keep: one line of JSON for each figure.
 //!
-//! `cargo bench -p holdfast-storage --bench durability -- [scan] [start] [pause] [memory]`; all of them when none is
+//! `cargo bench -p holdfast-storage --bench durability -- [scan] [bytes] [start] [pause] [memory]`; all of them when none is
 //! named. Wall times depend on the machine, so the CPU time behind each is printed too.
 
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -49,6 +49,9 @@ fn main() {
     runtime.block_on(async {
         if wanted("scan") {
             scan(1_000_000).await;
+        }
+        if wanted("bytes") {
+            bytes(100_000, 64).await;
         }
         if wanted("start") {
             start(100_000, 200_000).await;
@@ -129,6 +132,37 @@ async fn scan(entries: u64) {
     println!(
         "{}",
         json!({"bench": "scan", "entries": entries, "cpu_ms": ms(best.0), "wall_ms": ms(best.1)})
+    );
+}
+
+/// What the log writes for each byte of proposals that come in batches: frames, checksums, alignment, votes.
+async fn bytes(entries: u64, batch: u64) {
+    let data = tempfile::tempdir().unwrap();
+    let (mut log, thread) = open_log(data.path());
+    let payload = bytes::Bytes::from(vec![7; PROPOSAL_BYTES]);
+    let mut next = 0;
+    while next < entries {
+        let end = (next + batch).min(entries);
+        let batch = (next..end).map(|index| normal(index, payload.clone()));
+        log.append(batch, IOFlushed::<Types<TokioRuntime>>::noop())
+            .await
+            .unwrap();
+        log.settle().await.unwrap();
+        next = end;
+    }
+    drop(log);
+    thread.join();
+    let written = |file: std::fs::DirEntry| {
+        let bytes = std::fs::read(file.path()).unwrap();
+        bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+    };
+    let files = std::fs::read_dir(data.path()).unwrap();
+    let on_disk: usize = files.map(|file| written(file.unwrap())).sum();
+    let payload_bytes = entries as usize * PROPOSAL_BYTES;
+    println!(
+        "{}",
+        json!({"bench": "bytes", "entries": entries, "batch": batch, "payload_bytes": payload_bytes, "log_bytes": on_disk,
+            "ratio": (on_disk as f64 / payload_bytes as f64 * 1e3).round() / 1e3})
     );
 }
 
@@ -344,10 +378,30 @@ async fn longest(
     longest
 }
 
-/// Memory of a replica's state after many leases.
+/// Memory of a replica's state after many leases, of which never more than `live` lived at a time.
 fn memory(leases: u64, live: u64) {
     let before = resident_mib();
-    let state = state(leases, live);
+    let mut machine = Machine::default();
+    machine.apply(1, &commands::init());
+    let mut state = machine.state().clone();
+    drop(machine);
+    let mut living = std::collections::VecDeque::new();
+    let mut index = 2;
+    for _ in 0..leases {
+        state.fold(&requested(index));
+        living.push_back(index);
+        index += 1;
+        if living.len() as u64 > live {
+            let ended = Event::LeaseEnded {
+                lease: LeaseId::from_index(living.pop_front().unwrap()),
+                reason: EndReason::Released,
+                exit_code: Some(0),
+            };
+            state.fold(&record(index, ended, false));
+            index += 1;
+        }
+        state.applied.index = index;
+    }
     let after = resident_mib();
     println!(
         "{}",

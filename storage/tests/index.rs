@@ -188,6 +188,36 @@ fn a_damaged_store_is_moved_aside_and_made_again() {
 }
 
 #[test]
+fn a_store_that_is_gone_cut_or_left_half_made_is_made_again() {
+    let harm: [(&str, fn(&Path)); 4] = [
+        ("the folder is gone", |place| fs::remove_dir_all(place).unwrap()),
+        ("the file is cut", |place| {
+            let file = fs::File::options().write(true).open(place.join("db")).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 3).unwrap();
+        }),
+        ("the file is empty", |place| fs::write(place.join("db"), b"").unwrap()),
+        // What a killed process leaves of a snapshot that it was writing.
+        ("half a snapshot", |place| {
+            fs::write(place.join("snap.0000000000000123.generating"), b"half a snapsh").unwrap();
+        }),
+    ];
+    for (what, harm) in harm {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("index");
+        let log = log();
+        let index = Index::new(&place, log.clone());
+        catch_up(&index);
+        index.sync().unwrap();
+        drop(index);
+        harm(&place);
+        let index = Index::new(&place, log);
+        catch_up(&index);
+        println!("{what}");
+        assert_answers(&index);
+    }
+}
+
+#[test]
 fn whichever_byte_is_flipped_the_answers_are_right_or_the_store_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("index");

@@ -46,7 +46,13 @@ impl Storage {
         make_room(beginning.folder.root());
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let raft = beginning.folder.part("raft");
-        let opened = raft_log::Opened::open(disk.clone(), &raft, raft_log::Options::default());
+        let folders = Folders::in_data(beginning.folder.root());
+        // Both read all that is there, so a start takes as long as the longer one.
+        let (opened, adapter) = std::thread::scope(|both| {
+            let log = both.spawn(|| raft_log::Opened::open(disk.clone(), &raft, raft_log::Options::default()));
+            let adapter = Adapter::open(&disk, &folders, event_log::Options::default());
+            (log.join().expect("opening a log answers with errors"), adapter)
+        });
         let opened = opened.map_err(|error| failed(&error))?;
         if let Some(repair) = &opened.repair {
             tracing::warn!(?repair, "the end of the raft log was torn by a crash and was cut off");
@@ -54,8 +60,6 @@ impl Storage {
         let (log, log_thread) = opened
             .start_thread::<TokioRuntime>(None)
             .map_err(|error| failed(&error))?;
-        let folders = Folders::in_data(beginning.folder.root());
-        let adapter = Adapter::open(&disk, &folders, event_log::Options::default());
         let (mut machine, opening) = adapter.map_err(|error| failed(&error))?;
         for damaged in &opening.damaged {
             tracing::warn!(%damaged, "a snapshot is damaged and was passed over");

@@ -85,10 +85,13 @@ pub fn recover(args: RecoverArgs, daemon: &dyn Daemon, console: &mut Console<'_>
     if args.dry_run {
         return console.show(&found, |_, found| tell_recovery(found));
     }
-    if !args.yes && !console.ask(&format!("{}go on with this node alone?", tell_recovery(&found)))? {
-        return Err(CliError::Usage(
-            "nothing was changed; add --yes to go on without being asked".to_owned(),
-        ));
+    if !args.yes {
+        console.tell(&tell_recovery(&found));
+        if !console.ask("go on with this node alone?")? {
+            return Err(CliError::Usage(
+                "nothing was changed; add --yes to go on without being asked".to_owned(),
+            ));
+        }
     }
     let done = daemon.recover(config, false)?;
     console.show(&done, |_, done| {
@@ -118,7 +121,10 @@ fn tell_recovery(recovery: &Recovery) -> String {
 }
 
 fn read(file: &Path) -> Result<Backup, CliError> {
-    let bytes = fs::read(file).map_err(CliError::Io)?;
+    let bytes = fs::read(file).map_err(|error| {
+        // Which file is the first thing that whoever typed its name wants to know.
+        CliError::Io(io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    })?;
     backup::read(&bytes).map_err(|source| CliError::Backup {
         file: file.display().to_string(),
         source,

@@ -23,6 +23,7 @@ use holdfast_storage::raft_log::{LogThread, Opened, Options};
 use holdfast_storage::snapshot::SnapshotStore;
 use holdfast_storage::types::Peer;
 use openraft::{Config, SnapshotPolicy};
+use openraft_rt::Instant as _;
 use openraft_rt::watch::WatchReceiver;
 
 use self::machine::Tape;
@@ -430,6 +431,82 @@ async fn a_late_node_is_brought_up_by_a_snapshot() {
         .await;
     assert_eq!(cluster.tape(4), cluster.tape(leader));
     assert!(cluster.wires.opened(Class::Snapshot) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_gets_nowhere_holds_up_no_heartbeat() {
+    let mut cluster = Cluster::of(3, |config| {
+        config.snapshot_policy = SnapshotPolicy::LogsSinceLast(50);
+        config.max_in_snapshot_log_to_keep = 0;
+        config.replication_lag_threshold = 60;
+        config.purge_batch_size = 1;
+    })
+    .await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    let leader = cluster.until_leader().await;
+    for number in 0..200 {
+        cluster.insist(leader, &number.to_string()).await;
+    }
+    cluster
+        .until("the log is purged", |cluster| {
+            let metrics = cluster.nodes[&leader].started.replica.raft().metrics();
+            metrics.borrow_watched().purged.is_some_and(|purged| purged.index > 100)
+        })
+        .await;
+    cluster.wires.slow_down(Class::Snapshot);
+    cluster.join(4);
+    cluster.start(4).await;
+    cluster
+        .until("a snapshot is on its way", |cluster| {
+            cluster.wires.opened(Class::Snapshot) > 0
+        })
+        .await;
+    let begun = std::time::Instant::now();
+    for number in 200..300 {
+        cluster.insist(leader, &number.to_string()).await;
+    }
+    // Longer than any election would wait; whoever leads by then must have heard it.
+    cluster
+        .until("the late node is heard all the while", |cluster| {
+            let Some(leader) = cluster.leader() else { return false };
+            let metrics = cluster.nodes[&leader].started.replica.raft().metrics();
+            let heard = metrics.borrow_watched().heartbeat.clone();
+            let heard = heard.and_then(|all| all.get(&4).copied().flatten());
+            heard.is_some_and(|heard| heard.elapsed() + Duration::from_secs(5) < begun.elapsed())
+        })
+        .await;
+    assert!(!cluster.tape(4).contains(&"0".to_owned()));
+    cluster.wires.speed_up(Class::Snapshot);
+    cluster
+        .until("the late node has everything", |cluster| {
+            cluster.tape(4).contains(&"299".to_owned())
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_disk_is_wiped_again_and_again_never_makes_the_quorum_larger() {
+    let mut cluster = Cluster::of(3, |_| {}).await;
+    cluster.until_voters(&[1, 2, 3]).await;
+    for next in 4..9 {
+        let leader = cluster.until_leader().await;
+        let wiped = *cluster.voters(leader).iter().find(|node| **node != leader).unwrap();
+        cluster.stop(wiped).await;
+        // The same machine, with an empty folder: another node.
+        for known in &mut cluster.picture.lock().unwrap().nodes {
+            known.removed |= known.node == NodeId(wiped);
+        }
+        cluster.join(next);
+        cluster.start(next).await;
+        cluster
+            .until("it votes in the place of what it was", |cluster| {
+                let Some(leader) = cluster.leader() else { return false };
+                let voters = cluster.voters(leader);
+                assert!(voters.len() <= 3 || voters.contains(&wiped), "{voters:?}");
+                voters.len() == 3 && voters.contains(&next) && !voters.contains(&wiped)
+            })
+            .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

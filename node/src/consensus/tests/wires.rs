@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -23,6 +24,7 @@ struct Inner {
     cut: BTreeSet<NodeId>,
     pre_votes: usize,
     opened: BTreeMap<Class, usize>,
+    slow: BTreeSet<Class>,
 }
 
 impl Wires {
@@ -40,6 +42,19 @@ impl Wires {
 
     pub(super) fn heal(&self, node: NodeId) {
         self.0.lock().unwrap().cut.remove(&node);
+    }
+
+    /// Lets nothing of a class's channels through until [`Self::speed_up`]; the peer and its other classes are sound.
+    pub(super) fn slow_down(&self, class: Class) {
+        self.0.lock().unwrap().slow.insert(class);
+    }
+
+    pub(super) fn speed_up(&self, class: Class) {
+        self.0.lock().unwrap().slow.remove(&class);
+    }
+
+    fn is_slow(&self, class: Class) -> bool {
+        self.0.lock().unwrap().slow.contains(&class)
     }
 
     pub(super) fn pre_votes(&self) -> usize {
@@ -113,7 +128,7 @@ impl Transport for Wire {
                 .service(class)
                 .map_err(|refusal| refused(refusal.0))?;
             *wires.0.lock().unwrap().opened.entry(class).or_default() += 1;
-            let (there, here) = (pair(&wires, me, to), pair(&wires, to, me));
+            let (there, here) = (pair(&wires, me, to, class), pair(&wires, to, me, class));
             tokio::spawn(service.channel(
                 me,
                 Channel {
@@ -129,7 +144,7 @@ impl Transport for Wire {
     }
 }
 
-fn pair(wires: &Arc<Wires>, from: NodeId, to: NodeId) -> (End, Source) {
+fn pair(wires: &Arc<Wires>, from: NodeId, to: NodeId, class: Class) -> (End, Source) {
     let (send, receive) = mpsc::channel(64);
     (
         End {
@@ -142,6 +157,7 @@ fn pair(wires: &Arc<Wires>, from: NodeId, to: NodeId) -> (End, Source) {
             wires: wires.clone(),
             from,
             to,
+            class,
             receive,
         },
     )
@@ -178,6 +194,7 @@ struct Source {
     wires: Arc<Wires>,
     from: NodeId,
     to: NodeId,
+    class: Class,
     receive: mpsc::Receiver<Bytes>,
 }
 
@@ -185,6 +202,9 @@ impl FrameSource for Source {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, NetError>> {
         Box::pin(async move {
             let frame = self.receive.recv().await;
+            while frame.is_some() && self.wires.is_slow(self.class) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             if self.wires.is_cut(self.from, self.to) {
                 return Err(NetError::Lost {
                     node: self.from,
