@@ -189,7 +189,8 @@ fn a_damaged_store_is_moved_aside_and_made_again() {
 
 #[test]
 fn a_store_that_is_gone_cut_or_left_half_made_is_made_again() {
-    let harm: [(&str, fn(&Path)); 4] = [
+    type Harm = fn(&Path);
+    let harm: [(&str, Harm); 4] = [
         ("the folder is gone", |place| fs::remove_dir_all(place).unwrap()),
         ("the file is cut", |place| {
             let file = fs::File::options().write(true).open(place.join("db")).unwrap();
