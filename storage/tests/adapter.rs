@@ -180,7 +180,7 @@ async fn a_snapshot_from_another_replica_steps_over_events_and_says_so() {
     let source = behind.source();
     assert_eq!(source.state_hash(), ahead.source().state_hash());
     let last = source.state().cluster.cursor;
-    assert!(matches!(source.events(Cursor::default(), 1), Err(EventsError::Compacted { gone }) if gone == last));
+    assert!(matches!(source.events(Cursor::default(), 1), Err(EventsError::Reset { gone }) if gone == last));
     apply(&mut ahead, 51..=60).await;
     apply(&mut behind, 51..=60).await;
     let expected: Vec<_> = events(&*ahead.source(), last);
