@@ -113,6 +113,13 @@ fn log() -> EventLog {
     log
 }
 
+/// Leaves a store of the whole log behind, closed.
+fn fill(place: &Path, log: &EventLog) {
+    let index = Index::new(place, log.clone());
+    catch_up(&index);
+    index.sync().unwrap();
+}
+
 fn catch_up(index: &Index) -> bool {
     let mut rebuilt = false;
     loop {
@@ -171,10 +178,7 @@ fn a_damaged_store_is_moved_aside_and_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("index");
     let log = log();
-    let index = Index::new(&place, log.clone());
-    catch_up(&index);
-    index.sync().unwrap();
-    drop(index);
+    fill(&place, &log);
     for name in ["db", "conf"] {
         let file = place.join(name);
         let mut bytes = fs::read(&file).unwrap();
@@ -206,10 +210,7 @@ fn a_store_that_is_gone_cut_or_left_half_made_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("index");
         let log = log();
-        let index = Index::new(&place, log.clone());
-        catch_up(&index);
-        index.sync().unwrap();
-        drop(index);
+        fill(&place, &log);
         harm(&place);
         let index = Index::new(&place, log);
         catch_up(&index);
@@ -224,10 +225,7 @@ fn whichever_byte_is_flipped_the_answers_are_right_or_the_store_is_made_again() 
     let place = dir.path().join("index");
     let log = log();
     for flip in 0..10_usize {
-        let index = Index::new(&place, log.clone());
-        catch_up(&index);
-        index.sync().unwrap();
-        drop(index);
+        fill(&place, &log);
         let file = place.join("db");
         let mut bytes = fs::read(&file).unwrap();
         // Bytes that hold something, spread over the file.

@@ -13,8 +13,8 @@ use super::auth::Caller;
 use super::body::{Named, Posted};
 use super::command::issue;
 use super::problem::Failure;
-use super::read::{AGE_CURRENT_MS, Reading};
-use crate::wire::cluster::Applied;
+use super::read::Reading;
+use crate::wire::cluster::{Applied, LEADER_SILENT_MS};
 use crate::wire::node::{CordonOrder, NodeList, NodeView};
 
 /// Lists nodes, removed ones apart.
@@ -25,7 +25,7 @@ pub async fn list(State(api): State<Api>, reading: Reading) -> Result<Response, 
     let state = &reading.state;
     let leadership = api.parts().standing.leadership();
     // The last leader stays named; one that is not heard is not said to lead.
-    let heard = leadership.heard_ms_ago.is_some_and(|silent| silent <= AGE_CURRENT_MS);
+    let heard = leadership.heard_ms_ago.is_some_and(|silent| silent <= LEADER_SILENT_MS);
     let leader = leadership.leader.filter(|_| heard);
     let present = state.nodes.values().filter(|node| node.status != NodeStatus::Removed);
     let mut nodes: Vec<NodeView> = present.map(|node| view(state, node, leader)).collect();

@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::problem::Failure;
 use super::{Api, past};
 use crate::consensus::ReadError;
+use crate::wire::cluster::LEADER_SILENT_MS;
 use crate::wire::{AGE_MS, INDEX};
 
 /// A view of committed state that a read is answered from.
@@ -31,10 +32,6 @@ pub struct Reading {
     /// It is of an earlier entry that the reader named.
     pub past: bool,
 }
-
-/// Silence up to which the leader that was heard last is the leader, and a replica's own idea of the time is good enough
-/// to count by: an election, and some.
-pub const AGE_CURRENT_MS: u64 = 2_000;
 
 impl FromRequestParts<Api> for Reading {
     type Rejection = Failure;
@@ -71,7 +68,7 @@ pub fn stale(api: &Api) -> Reading {
     let age_ms = parts.standing.leadership().heard_ms_ago.unwrap_or(u64::MAX);
     let state = parts.committed.state();
     // Nobody knows what runs elsewhere since the leader was last heard.
-    let now = match age_ms <= AGE_CURRENT_MS {
+    let now = match age_ms <= LEADER_SILENT_MS {
         true => state.applied.stamp.max(parts.standing.time()),
         false => state.applied.stamp,
     };

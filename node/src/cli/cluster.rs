@@ -14,12 +14,9 @@ use super::event::Labels;
 use super::init::NodeFlags;
 use super::{node, render, show};
 use crate::client::{Client, View};
-use crate::wire::cluster::{Applied, ClusterView, Disk, NoteOrder};
+use crate::wire::cluster::{Applied, ClusterView, Disk, LEADER_SILENT_MS, NoteOrder};
 use crate::wire::node::{NodeList, NodeView};
 use crate::wire::state::StateView;
-
-/// Silence after which the leader that a node names is the last one and not the present one.
-const SILENT_MS: u64 = 2_000;
 
 /// What to ask of the cluster.
 #[derive(Debug, Subcommand)]
@@ -174,7 +171,7 @@ async fn state(client: &Client, console: &mut Console<'_>) -> Result<(), CliErro
 
 /// How long the node that answers has not heard a leader, when that is longer than an election takes.
 fn silence(view: &ClusterView) -> Option<u64> {
-    view.leader_heard_ms_ago.filter(|silent| *silent > SILENT_MS)
+    view.leader_heard_ms_ago.filter(|silent| *silent > LEADER_SILENT_MS)
 }
 
 fn leader(view: &ClusterView, labels: &Labels) -> String {

@@ -402,9 +402,9 @@ async fn a_follower_that_flaps_does_not_unseat_the_leader() {
     assert!(cluster.wires.pre_votes() > 0, "the cut follower asked first");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_late_node_is_brought_up_by_a_snapshot() {
-    let mut cluster = Cluster::of(3, |config| {
+/// Three nodes whose log begins after entry 100, and their leader: whoever joins needs a snapshot.
+async fn purged() -> (Cluster, u64) {
+    let cluster = Cluster::of(3, |config| {
         config.snapshot_policy = SnapshotPolicy::LogsSinceLast(50);
         config.max_in_snapshot_log_to_keep = 0;
         config.replication_lag_threshold = 60;
@@ -422,6 +422,12 @@ async fn a_late_node_is_brought_up_by_a_snapshot() {
             metrics.borrow_watched().purged.is_some_and(|purged| purged.index > 100)
         })
         .await;
+    (cluster, leader)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_node_is_brought_up_by_a_snapshot() {
+    let (mut cluster, leader) = purged().await;
     cluster.join(4);
     cluster.start(4).await;
     cluster
@@ -435,24 +441,7 @@ async fn a_late_node_is_brought_up_by_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_gets_nowhere_holds_up_no_heartbeat() {
-    let mut cluster = Cluster::of(3, |config| {
-        config.snapshot_policy = SnapshotPolicy::LogsSinceLast(50);
-        config.max_in_snapshot_log_to_keep = 0;
-        config.replication_lag_threshold = 60;
-        config.purge_batch_size = 1;
-    })
-    .await;
-    cluster.until_voters(&[1, 2, 3]).await;
-    let leader = cluster.until_leader().await;
-    for number in 0..200 {
-        cluster.insist(leader, &number.to_string()).await;
-    }
-    cluster
-        .until("the log is purged", |cluster| {
-            let metrics = cluster.nodes[&leader].started.replica.raft().metrics();
-            metrics.borrow_watched().purged.is_some_and(|purged| purged.index > 100)
-        })
-        .await;
+    let (mut cluster, leader) = purged().await;
     cluster.wires.slow_down(Class::Snapshot);
     cluster.join(4);
     cluster.start(4).await;

@@ -5,6 +5,10 @@ use holdfast_proto::tariff::Tariff;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// Silence, in milliseconds, up to which the leader that was heard last counts as the leader, and a replica's own idea of the time is
+/// good enough to count by: an election, and some.
+pub const LEADER_SILENT_MS: u64 = 2_000;
+
 /// The cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
