@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use holdfast_proto::event::Event;
 use holdfast_proto::id::Cursor;
 use holdfast_proto::time::Timestamp;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -151,12 +152,11 @@ impl Feed {
                 Ok(lines) => lines,
                 Err(stop) => return stop,
             };
-            let sent = match lines.last().map(|line| line.record.cursor) {
-                Some(last) => self.pass_on(&lines, last).await,
-                None => {
-                    let left = bookmark_every.saturating_sub(quiet(&*clock, told_ms));
-                    self.idle(left.min(token_left)).await
-                }
+            let sent = if lines.is_empty() {
+                let left = bookmark_every.saturating_sub(quiet(&*clock, told_ms));
+                self.idle(left.min(token_left)).await
+            } else {
+                self.pass_on(&lines).await
             };
             match sent {
                 Ok(true) => told_ms = clock.boot_ms(),
@@ -191,10 +191,14 @@ impl Feed {
     }
 
     /// Sends what passes the filter; tells whether that was anything.
-    async fn pass_on(&mut self, lines: &[Arc<Line>], last: Cursor) -> Result<bool, Stop> {
+    async fn pass_on(&mut self, lines: &[Arc<Line>]) -> Result<bool, Stop> {
         let state = self.api.parts().committed.state();
         let mut text = Vec::new();
-        for line in lines {
+        // By the log's order, however late this subscriber reads: nothing behind its own revocation.
+        let token = self.filter.caller().token;
+        let revoked = |line: &Arc<Line>| line.record.event == Event::TokenRevoked { token };
+        let end = lines.iter().position(revoked).unwrap_or(lines.len());
+        for line in &lines[..end] {
             if self.filter.passes(&state, &line.record) {
                 self.form.put(line, &mut text);
             }
@@ -203,7 +207,10 @@ impl Feed {
         if any {
             self.send(text.into()).await?;
         }
-        self.after = last;
+        self.after = lines[..end].last().map_or(self.after, |line| line.record.cursor);
+        if end < lines.len() {
+            return Err(Stop::TokenEnded);
+        }
         if any && lines.len() < BATCH_EVENTS {
             sleep(self.api.limits().gather).await;
         }

@@ -11,6 +11,7 @@ use holdfast_proto::command::Command;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::Cursor;
 use holdfast_proto::tenant::Role;
+use holdfast_proto::time::Timestamp;
 use reqwest::Method;
 
 use super::world::{World, name, shown};
@@ -309,6 +310,39 @@ async fn a_stream_ends_as_soon_as_its_token_is_revoked() {
         whole.contains("event: token-ended") && !whole.contains("secret"),
         "{whole}"
     );
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_the_entry_that_revokes_its_token_also_when_the_state_does_not_know_it_yet() {
+    let world = World::start().await;
+    let reader = world.token(Role::Subscriber, None, None);
+    let before = world.state_cursor();
+    let told = |ahead: u64, event: Event| EventRecord {
+        cursor: Cursor {
+            index: before.index + ahead,
+            sub: 0,
+        },
+        at: Timestamp(0),
+        request: None,
+        event,
+    };
+    let noted = |text: &str| Event::Annotated {
+        subject: name("tests"),
+        text: text.to_owned(),
+    };
+    world.tell([
+        told(1, noted("seen")),
+        told(2, Event::TokenRevoked { token: reader.id }),
+        told(3, noted("secret")),
+    ]);
+    let open = world
+        .http()
+        .get(world.url(&format!("/v1/events?after={before}")))
+        .header("authorization", shown(&reader));
+    let whole = read_until(open.send().await.unwrap(), "event: token-ended").await;
+    assert!(whole.contains("seen") && !whole.contains("secret"), "{whole}");
+    let next = format!("event: token-ended\nid: {}.0\n", before.index + 1);
+    assert!(whole.contains(&next), "{whole}");
 }
 
 #[tokio::test]
