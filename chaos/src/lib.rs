@@ -6,6 +6,7 @@
 //!
 //! Not here: the product's own tests, real processes and real disks, timing measurements.
 
+pub mod case;
 pub mod check;
 pub mod damage;
 pub mod disk;
@@ -15,6 +16,8 @@ pub mod random;
 pub mod renewals;
 pub mod report;
 pub mod runtime;
+pub mod shrink;
+pub mod sweep;
 pub mod trace;
 pub mod workload;
 pub mod world;

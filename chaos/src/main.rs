@@ -3,18 +3,28 @@
 //! Exit codes: 0 pass, 1 violation, 2 undecided, 3 void (too little happened to prove anything), 64 wrong usage. The
 //! one rule: the last line of `run` begins with `trace` and sixteen digits, and a failure prints the line to replay it.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use holdfast_chaos::case::{Case, REPLICAS_MAX};
 use holdfast_chaos::fault::Plan;
 use holdfast_chaos::renewals::{self, Outcome};
-use holdfast_chaos::report::{Sweep, Verdict};
+use holdfast_chaos::report::{Report, Verdict};
+use holdfast_chaos::shrink::shrink;
+use holdfast_chaos::sweep::{self, Sweep};
+use holdfast_chaos::trace::Kind;
 use holdfast_chaos::world::{self, Mutant, Options};
+use holdfast_node::cli::duration;
+use holdfast_node::env::{Clock as _, OsClock};
+use holdfast_proto::time::Span;
 
 /// Exit code of wrong usage, as in sysexits.
 const USAGE: u8 = 64;
+/// Events that `replay --until` shows.
+const SHOWN_EVENTS: usize = 200;
 
 /// Simulates whole clusters, with faults, from a seed.
 #[derive(Debug, Parser)]
@@ -37,8 +47,33 @@ enum Verb {
         /// Write every event of the trace into this file.
         #[arg(long, value_name = "FILE")]
         dump: Option<PathBuf>,
+        /// Write the run into this file, as a case for `replay` and `shrink`.
+        #[arg(long, value_name = "FILE")]
+        keep: Option<PathBuf>,
         #[command(flatten)]
         world: World,
+    },
+    /// Run a case again.
+    Replay {
+        /// The case, as `run --keep`, `sweep --keep` or `shrink` wrote it.
+        file: PathBuf,
+        /// Show the 200 events up to this one, counted from 1.
+        #[arg(long, value_name = "EVENT", value_parser = clap::value_parser!(u64).range(1..))]
+        until: Option<u64>,
+        /// Write every event of the trace into this file.
+        #[arg(long, value_name = "FILE")]
+        dump: Option<PathBuf>,
+    },
+    /// Make a case that fails as small as it can be: fewer faults, clients, seconds, replicas.
+    Shrink {
+        /// The case, as `run --keep` or `sweep --keep` wrote it.
+        file: PathBuf,
+        /// Where the small case goes; FILE with `.min` before its ending when not said.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Most runs that it may take.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+        runs: u64,
     },
     /// Run many seeds.
     Sweep {
@@ -48,6 +83,15 @@ enum Verb {
         /// How many.
         #[arg(long)]
         count: u64,
+        /// Seeds that run at the same time.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+        jobs: u16,
+        /// Begin no seed after this time, such as 8h.
+        #[arg(long, value_parser = duration::parse)]
+        budget: Option<Span>,
+        /// Write each run that does not pass into this folder, as a case for `replay` and `shrink`.
+        #[arg(long, value_name = "FOLDER")]
+        keep: Option<PathBuf>,
         /// End with one line of JSON.
         #[arg(long)]
         json: bool,
@@ -74,7 +118,7 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 struct World {
     /// Replicas, all of which vote.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     nodes: u8,
     /// Seconds of faults, before everything heals.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -91,6 +135,7 @@ impl World {
         Options {
             replicas,
             span_ms,
+            make_up: plan.is_none(),
             plan,
             mutant,
             complete_trace,
@@ -109,41 +154,78 @@ fn main() -> ExitCode {
             return ExitCode::from(if wanted { 0 } else { USAGE });
         }
     };
-    let outcome = match arguments.verb {
+    match carry_out(arguments.verb) {
+        Ok(verdict) => ExitCode::from(verdict.exit_code()),
+        Err(error) => {
+            eprint!("error: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprint!(": {error}");
+                cause = error.source();
+            }
+            eprintln!();
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn carry_out(verb: Verb) -> Result<Verdict, Box<dyn Error>> {
+    match verb {
         Verb::Run {
             seed,
             plan,
             dump,
+            keep,
             world,
-        } => run(seed, plan, dump, &world),
+        } => {
+            let plan = plan.map(|file| read_plan(&file, world.nodes)).transpose()?;
+            let options = world.options(plan, dump.is_some());
+            let report = world::run(seed, &options);
+            if let Some(file) = keep {
+                Case::of(&report, &options).write(&file)?;
+            }
+            finish(&report, dump.as_deref())
+        }
+        Verb::Replay { file, until, dump } => replay(&file, until, dump.as_deref()),
+        Verb::Shrink { file, out, runs } => {
+            let out = out.unwrap_or_else(|| file.with_extension("min.json"));
+            make_small(&file, &out, runs)
+        }
         Verb::Sweep {
             from,
             count,
+            jobs,
+            budget,
+            keep,
             json,
             world,
-        } => Ok(sweep(from, count, json, &world)),
+        } => {
+            if let Some(folder) = &keep {
+                std::fs::create_dir_all(folder).map_err(|error| format!("make {}: {error}", folder.display()))?;
+            }
+            let until_ms = budget.map(|Span(ms)| OsClock.boot_ms().saturating_add(ms));
+            let over = || until_ms.is_some_and(|until_ms| OsClock.boot_ms() >= until_ms);
+            let options = world.options(None, false);
+            let told = |report: &Report| tell(report, &options, keep.as_deref(), json);
+            let seed = |seed| world::run(seed, &options);
+            let sweep = sweep::run(from, count, usize::from(jobs), over, seed, told);
+            sum_up(&sweep, json);
+            Ok(sweep.verdict())
+        }
         Verb::Renewals {
             seed,
             nodes,
             changes,
             json,
         } => Ok(renewals(seed, nodes, changes, json)),
-    };
-    match outcome {
-        Ok(verdict) => ExitCode::from(verdict.exit_code()),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(USAGE)
-        }
     }
 }
 
-fn run(seed: u64, plan: Option<PathBuf>, dump: Option<PathBuf>, world: &World) -> Result<Verdict, String> {
-    let plan = plan.map(|file| read_plan(&file, world.nodes)).transpose()?;
-    let report = world::run(seed, &world.options(plan, dump.is_some()));
+/// Says how a run ended, and what a failure is about.
+fn finish(report: &Report, dump: Option<&Path>) -> Result<Verdict, Box<dyn Error>> {
     if let Some(file) = dump {
         let lines: String = report.recent.iter().map(|event| format!("{event}\n")).collect();
-        std::fs::write(&file, lines).map_err(|error| format!("write the trace into {}: {error}", file.display()))?;
+        std::fs::write(file, lines).map_err(|error| format!("write the trace into {}: {error}", file.display()))?;
     }
     let verdict = report.verdict();
     match verdict {
@@ -155,7 +237,69 @@ fn run(seed: u64, plan: Option<PathBuf>, dump: Option<PathBuf>, world: &World) -
     Ok(verdict)
 }
 
-fn read_plan(file: &std::path::Path, replicas: u8) -> Result<Plan, String> {
+fn replay(file: &Path, until: Option<u64>, dump: Option<&Path>) -> Result<Verdict, Box<dyn Error>> {
+    let case = Case::read(file)?;
+    let complete = until.is_some() || dump.is_some();
+    let mut report = case.run(complete);
+    report.replay = format!("holdfast-chaos replay {}", file.display());
+    let trace = format!("{:016x}", report.trace);
+    if trace != case.trace {
+        eprintln!(
+            "note: the case made trace {} with version {}; this program runs it differently",
+            case.trace, case.program
+        );
+    }
+    if let Some(until) = until {
+        let upto = usize::try_from(until).unwrap_or(usize::MAX).min(report.recent.len());
+        let told: Vec<_> = report.recent[..upto]
+            .iter()
+            .filter(|event| event.kind != Kind::Poll)
+            .collect();
+        for event in &told[told.len().saturating_sub(SHOWN_EVENTS)..] {
+            println!("{event}");
+        }
+    }
+    if complete {
+        // The file has them, or they were shown.
+        report.recent.truncate(if dump.is_some() { usize::MAX } else { 0 });
+    }
+    finish(&report, dump)
+}
+
+fn make_small(file: &Path, out: &Path, runs: u64) -> Result<Verdict, Box<dyn Error>> {
+    let case = Case::read(file)?;
+    let mut said = case.plan.steps.len();
+    let mut again = |case: &Case| {
+        let ran = case.again();
+        if ran.checker.is_some() && ran.plan.steps.len() < said {
+            said = ran.plan.steps.len();
+            eprintln!("{said} faults still fail");
+        }
+        ran
+    };
+    let Some(shrunk) = shrink(&case, runs, &mut again) else {
+        return Err(format!("{} passes here, so there is nothing to shrink", file.display()).into());
+    };
+    shrunk.case.write(out)?;
+    let what = |case: &Case| {
+        let Plan {
+            replicas,
+            span_ms,
+            steps,
+        } = &case.plan;
+        let (faults, clients) = (steps.len(), case.clients);
+        format!("{faults} faults, {clients} clients, {span_ms} ms, {replicas} replicas")
+    };
+    println!("from {}", what(&case));
+    println!("to   {} after {} runs", what(&shrunk.case), shrunk.runs);
+    if shrunk.cut_short {
+        println!("the runs were used up; a larger --runs may find a smaller one");
+    }
+    println!("replay: holdfast-chaos replay {}", out.display());
+    Ok(Verdict::Pass)
+}
+
+fn read_plan(file: &Path, replicas: u8) -> Result<Plan, String> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| format!("read the plan {name}: {error}"))?;
     let plan: Plan = serde_json::from_str(&text).map_err(|error| format!("the plan {name} is not one: {error}"))?;
@@ -170,33 +314,41 @@ fn read_plan(file: &std::path::Path, replicas: u8) -> Result<Plan, String> {
     Ok(plan)
 }
 
-fn sweep(from: u64, count: u64, json: bool, world: &World) -> Verdict {
-    let mut sweep = Sweep::default();
-    for seed in from..from.saturating_add(count) {
-        let report = world::run(seed, &world.options(None, false));
-        sweep.add(&report);
-        if report.verdict() != Verdict::Pass && !json {
-            println!("{report}");
-            let first = report.violations.first().map(ToString::to_string);
-            let why = first.or_else(|| report.counts.void_reason()).unwrap_or_default();
-            println!("  {why}\n  replay: {}", report.replay);
+/// Tells of a run of a sweep that did not pass, and keeps it.
+fn tell(report: &Report, options: &Options, keep: Option<&Path>, json: bool) {
+    if report.verdict() == Verdict::Pass {
+        return;
+    }
+    let mut replay = report.replay.clone();
+    if let Some(folder) = keep {
+        let file = folder.join(format!("seed-{}.json", report.seed));
+        match Case::of(report, options).write(&file) {
+            Ok(()) => replay = format!("holdfast-chaos replay {}", file.display()),
+            Err(error) => eprintln!("error: {error}"),
         }
     }
-    let verdict = sweep.verdict();
-    if json {
-        println!("{}", serde_json::to_string(&sweep).expect("plain data serialises"));
-    } else {
-        let Sweep {
-            seeds,
-            violations,
-            void,
-            undecided,
-            commands,
-            ..
-        } = &sweep;
-        println!("{seeds} seeds: {violations} violations, {void} void, {undecided} undecided, {commands} commands");
+    if !json {
+        println!("{report}");
+        let first = report.violations.first().map(ToString::to_string);
+        let why = first.or_else(|| report.counts.void_reason()).unwrap_or_default();
+        println!("  {why}\n  replay: {replay}");
     }
-    verdict
+}
+
+fn sum_up(sweep: &Sweep, json: bool) {
+    if json {
+        println!("{}", serde_json::to_string(sweep).expect("plain data serialises"));
+        return;
+    }
+    let Sweep {
+        seeds,
+        violations,
+        void,
+        undecided,
+        commands,
+        ..
+    } = sweep;
+    println!("{seeds} seeds: {violations} violations, {void} void, {undecided} undecided, {commands} commands");
 }
 
 fn renewals(seed: u64, nodes: u64, changes: u64, json: bool) -> Verdict {

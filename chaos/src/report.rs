@@ -146,7 +146,9 @@ impl Report {
         for replica in &self.replicas {
             text.push_str(&format!("  {replica}\n"));
         }
-        text.push_str("events before it:\n");
+        if !self.recent.is_empty() {
+            text.push_str("events before it:\n");
+        }
         for event in &self.recent {
             text.push_str(&format!("  {event}\n"));
         }
@@ -183,59 +185,11 @@ impl fmt::Display for Report {
     }
 }
 
-/// Many runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Sweep {
-    /// Runs.
-    pub seeds: u64,
-    /// Runs in which an invariant broke.
-    pub violations: u64,
-    /// Runs that proved nothing.
-    pub void: u64,
-    /// Runs with a checker out of its budget.
-    pub undecided: u64,
-    /// Commands committed over all runs.
-    pub commands: u64,
-    /// Virtual time over all runs, in milliseconds.
-    pub simulated_ms: u64,
-    /// Seeds that did not pass, at most the first 100.
-    pub failed: Vec<u64>,
-}
-
-impl Sweep {
-    /// Adds a run.
-    pub fn add(&mut self, report: &Report) {
-        let verdict = report.verdict();
-        self.seeds += 1;
-        self.violations += u64::from(verdict == Verdict::Violation);
-        self.void += u64::from(verdict == Verdict::Void);
-        self.undecided += u64::from(verdict == Verdict::Undecided);
-        self.commands += report.counts.commands;
-        self.simulated_ms += report.simulated_ms;
-        if verdict != Verdict::Pass && self.failed.len() < 100 {
-            self.failed.push(report.seed);
-        }
-    }
-
-    /// How the sweep ended: as its worst run, but a void run among others is a blind spot and no failure of all.
-    pub fn verdict(&self) -> Verdict {
-        if self.violations > 0 {
-            Verdict::Violation
-        } else if self.undecided > 0 {
-            Verdict::Undecided
-        } else if self.void == self.seeds {
-            Verdict::Void
-        } else {
-            Verdict::Pass
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn report() -> Report {
+    pub(crate) fn report() -> Report {
         Report {
             seed: 7,
             trace: 0xabc,
@@ -309,25 +263,5 @@ mod tests {
     fn exit_codes_are_the_public_ones() {
         let codes = [Verdict::Pass, Verdict::Violation, Verdict::Undecided, Verdict::Void].map(Verdict::exit_code);
         assert_eq!(codes, [0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn sweep_fails_with_its_worst_run_and_is_void_only_as_a_whole() {
-        let void = Report {
-            counts: Counts::default(),
-            ..report()
-        };
-        let mut sweep = Sweep::default();
-        sweep.add(&void);
-        assert_eq!(sweep.verdict(), Verdict::Void);
-        sweep.add(&report());
-        assert_eq!(sweep.verdict(), Verdict::Pass);
-        assert_eq!((sweep.seeds, sweep.void, sweep.failed.as_slice()), (2, 1, &[7_u64][..]));
-        let undecided = Report {
-            undecided: vec!["budget".to_owned()],
-            ..report()
-        };
-        sweep.add(&undecided);
-        assert_eq!(sweep.verdict(), Verdict::Undecided);
     }
 }

@@ -10,12 +10,15 @@ use crate::net::Weather;
 use crate::runtime::{self, Host};
 use crate::trace::Kind;
 
-/// Runs the plan to its end; faults that last may outlive it by their span.
+/// Runs the plan to its end, or until something broke; faults that last may outlive it by their span.
 pub async fn run(cluster: Cluster, plan: Plan) {
     let began_ns = runtime::true_now_ns();
     for (number, step) in plan.steps.iter().enumerate() {
         let at_ns = began_ns + step.at_ms * 1_000_000;
         runtime::sleep(Duration::from_nanos(at_ns.saturating_sub(runtime::true_now_ns()))).await;
+        if cluster.judge.violations() > 0 {
+            return;
+        }
         runtime::note(Host::WORLD, Kind::Fault, [number as u64, 0, 0]);
         cluster.judge.count(|counts| counts.faults += 1);
         strike(&cluster, step.fault);
