@@ -17,6 +17,7 @@ pub mod thread;
 pub mod wire;
 
 mod notes;
+mod phase;
 mod rules;
 
 pub use answerer::{Answerer, ClusterView, NodeView, Verdict};

@@ -14,7 +14,7 @@ use holdfast_proto::time::Timestamp;
 
 use super::notes::Notes;
 use super::wire::{Refusal, Renew, Renewed, Reply, RunFor};
-use super::{Rules, Timing, mix};
+use super::{Rules, Timing, mix, phase};
 
 /// Nonces of refusals that a leader remembers per node: a node may show any of the last ones, because its proposal and the next refusal cross.
 const CHALLENGES_MAX: usize = 16;
@@ -126,6 +126,7 @@ struct Leading {
     round_began_ms: Option<u64>,
     round_ended: bool,
     ticked_ms: Option<u64>,
+    ticks: u64,
 }
 
 /// The answering side. See the file's head.
@@ -183,6 +184,7 @@ impl Answerer {
             round_began_ms: None,
             round_ended: false,
             ticked_ms: None,
+            ticks: 0,
         });
     }
 
@@ -276,6 +278,7 @@ impl Answerer {
             return Vec::new();
         };
         let last = leading.ticked_ms.replace(now.boot_ms);
+        leading.ticks += 1;
         let on_time = last.is_some_and(|last| now.boot_ms - last <= self.timing.tick_ms + self.timing.tick_ms / 2);
         let ended = std::mem::replace(&mut leading.round_ended, false);
         let good = !self.rules.good_ticks || (on_time && drained && ended);
@@ -383,7 +386,9 @@ impl Answerer {
             match self.judge_question(&waiting, view) {
                 Judgement::Answer => {
                     self.memory.entry(node).or_default().answered_ms = Some(now.boot_ms);
-                    outputs.push(answer(now, barrier, waiting.renew, view));
+                    let ticks = self.leading.as_ref().and_then(|led| Some((led.ticks, led.ticked_ms?)));
+                    let again_ms = phase::again_ms(&self.timing, now.boot_ms, ticks, node, self.memory.len());
+                    outputs.push(answer(now, barrier, again_ms, waiting.renew, view));
                 }
                 Judgement::Refuse(refusal) => {
                     outputs.push(Output::Reply {
@@ -565,7 +570,7 @@ fn again(proposed_ticks: &mut Option<u32>) -> bool {
 }
 
 /// The answer to one question, with the limits of all leases on the node.
-fn answer(now: Now, barrier: u64, renew: Renew, view: &impl ClusterView) -> Output {
+fn answer(now: Now, barrier: u64, again_ms: u64, renew: Renew, view: &impl ClusterView) -> Output {
     let mut run_for = Vec::new();
     view.for_each_limit(renew.node, &mut |lease, until| {
         run_for.push(RunFor {
@@ -573,23 +578,17 @@ fn answer(now: Now, barrier: u64, renew: Renew, view: &impl ClusterView) -> Outp
             ms: until.since(now.stamp).0,
         });
     });
-    let Renew {
-        node,
-        incarnation,
-        generation,
-        nonce,
-        ..
-    } = renew;
     let renewed = Renewed {
-        nonce,
-        node,
-        incarnation,
-        generation,
+        nonce: renew.nonce,
+        node: renew.node,
+        incarnation: renew.incarnation,
+        generation: renew.generation,
         barrier,
+        again_ms,
         run_for,
     };
     Output::Reply {
-        to: node,
+        to: renew.node,
         reply: Reply::Renewed(renewed),
     }
 }

@@ -122,6 +122,8 @@ pub struct Asker {
     questions: BTreeMap<Nonce, Question>,
     /// When the present round of asking began; none before the first question.
     round_ms: Option<u64>,
+    /// When the next round of asking begins.
+    next_ms: u64,
     /// When the last question left.
     sent_ms: Option<u64>,
     /// When a hint about the leader last set off a question.
@@ -164,6 +166,7 @@ impl Asker {
             turn: 0,
             questions: BTreeMap::new(),
             round_ms: None,
+            next_ms: 0,
             sent_ms: None,
             hinted_ms: None,
             settled: false,
@@ -242,10 +245,10 @@ impl Asker {
         let nag = self
             .nagged_ms
             .map_or(now_ms, |nagged| nagged + self.timing.renew_every_ms);
-        let ask = match (self.sent_ms, self.round_ms) {
-            (Some(_), Some(round)) if self.settled => round + self.timing.renew_every_ms,
-            (Some(sent), _) => sent + self.patience_ms(),
-            (None, _) => now_ms,
+        let ask = match self.sent_ms {
+            Some(_) if self.settled => self.next_ms,
+            Some(sent) => sent + self.patience_ms(),
+            None => now_ms,
         };
         let ask = if self.may_ask() { ask } else { u64::MAX };
         let nag = if owes { nag } else { u64::MAX };
@@ -288,6 +291,8 @@ impl Asker {
         }
         if self.round_ms.is_some_and(|round| asked_ms >= round) {
             self.settled = true;
+            let period = self.timing.renew_every_ms;
+            self.next_ms = now_ms + renewed.again_ms.clamp(period / 4, period + period / 4);
         }
         self.deadline_ms = self.deadline_ms.max(Some(until_ms));
         if self.setup.rebooted && self.held_until_ms.is_none() {
@@ -452,16 +457,15 @@ impl Asker {
         }
     }
 
-    /// The question that is due now. A round begins every half second with the leader; unanswered, it goes on with each voter in turn.
+    /// The question that is due now. A round begins every half second with the leader, or when its last answer said; unanswered, it goes on with each voter in turn.
     fn due(&mut self, now_ms: u64) -> Option<Output> {
-        let round_due = self
-            .round_ms
-            .is_none_or(|round| now_ms >= round + self.timing.renew_every_ms);
+        let round_due = now_ms >= self.next_ms;
         let unanswered = !self.settled && self.sent_ms.is_some_and(|sent| now_ms >= sent + self.patience_ms());
         if round_due && (self.settled || unanswered || self.sent_ms.is_none()) {
             // A round that was never answered goes on in its turn of voters: the leader of memory may be the dead one.
             let silent = self.sent_ms.is_some() && !self.settled;
             self.round_ms = Some(now_ms);
+            self.next_ms = now_ms + self.timing.renew_every_ms;
             self.settled = false;
             let to = if silent {
                 self.next_voter()

@@ -56,6 +56,9 @@ pub struct Renewed {
     pub generation: Generation,
     /// Commit index of the quorum round behind this answer: the node takes no step by it before it has applied so far.
     pub barrier: u64,
+    /// Milliseconds after which the node is to ask again: then its question shares a quorum round with others. Advice, which the node
+    /// keeps within bounds of its own.
+    pub again_ms: u64,
     /// Limits of the leases placed on the node; each holds a device, so there are at most `NODE_DEVICES_MAX`.
     pub run_for: Vec<RunFor>,
 }
@@ -156,6 +159,7 @@ mod tests {
             incarnation: Incarnation(3),
             generation: Generation(4),
             barrier: 5,
+            again_ms: 500,
             run_for: (0..leases as u64)
                 .map(|index| RunFor {
                     lease: LeaseId::from_index(index),

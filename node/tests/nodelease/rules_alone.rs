@@ -99,6 +99,15 @@ impl Leader {
         }
     }
 
+    /// The round for what waits begins as soon as it may.
+    fn take_round(&mut self) {
+        if let Some(at_ms) = self.answerer.wake_ms() {
+            self.now_ms = self.now_ms.max(at_ms);
+            let begun = self.answerer.poll(self.now_ms);
+            self.take(begun.into_iter().collect());
+        }
+    }
+
     fn tick(&mut self, view: &View) {
         self.now_ms += T.tick_ms;
         let outputs = self.answerer.tick(self.now(), true, view);
@@ -484,6 +493,7 @@ fn yes(renew: Renew, barrier: u64, run_for: Vec<RunFor>) -> Reply {
         incarnation,
         generation,
         barrier,
+        again_ms: T.renew_every_ms,
         run_for,
     })
 }
@@ -510,7 +520,7 @@ fn any_renewal_in_force_will_do_so_that_a_lagging_replica_is_not_starved() {
     let mut asker = standing_asker(Rules::ALL, false);
     for (now_ms, barrier) in [(0, 9), (500, 11), (1_000, 12)] {
         let question = question_of(&asker.tick(now_ms));
-        asker.reply(now_ms + 1, NodeId(7), &yes(question, barrier, Vec::new()));
+        asker.reply(now_ms, NodeId(7), &yes(question, barrier, Vec::new()));
     }
     assert_eq!(asker.permit(1_001).map(|permit| permit.until_ms), Some(T.node_ttl_ms));
     assert_eq!(asker.deadline_ms(), Some(1_000 + T.node_ttl_ms));
@@ -559,7 +569,7 @@ fn without_a_leader_a_node_asks_ten_times_a_second_and_follows_a_hint_at_once() 
 }
 
 #[test]
-fn an_answered_round_rests_for_half_a_second() {
+fn an_answered_round_rests_for_as_long_as_the_answer_says() {
     let mut asker = standing_asker(Rules::ALL, false);
     let mut asked = Vec::new();
     for now_ms in (0..2_000).step_by(10) {
@@ -567,10 +577,75 @@ fn an_answered_round_rests_for_half_a_second() {
         if target_of(&outputs).is_some() {
             asked.push(now_ms);
             asker.reply(now_ms + 3, NodeId(7), &yes(question_of(&outputs), 5, Vec::new()));
-            assert_eq!(asker.wake_ms(now_ms + 3), now_ms + T.renew_every_ms);
+            assert_eq!(asker.wake_ms(now_ms + 3), now_ms + 3 + T.renew_every_ms);
         }
     }
-    assert_eq!(asked, [0, 500, 1_000, 1_500]);
+    assert_eq!(asked, [0, 510, 1_020, 1_530]);
+}
+
+#[test]
+fn no_answer_makes_a_node_ask_in_a_storm_or_forget_to_ask() {
+    for (again_ms, waits_ms) in [(0, 125), (u64::MAX, 625)] {
+        let mut asker = standing_asker(Rules::ALL, false);
+        let Reply::Renewed(mut renewed) = yes(question_of(&asker.tick(0)), 5, Vec::new()) else {
+            panic!("a yes")
+        };
+        renewed.again_ms = again_ms;
+        asker.reply(10, NodeId(7), &Reply::Renewed(renewed));
+        assert_eq!(asker.wake_ms(10), 10 + waits_ms);
+    }
+}
+
+/// When each node that asks now is told to ask again, on the leader's clock.
+fn told_to_ask_at(leader: &mut Leader, ids: &[u64], view: &View) -> Vec<u64> {
+    ids.iter()
+        .for_each(|id| leader.ask(*id, leader.now_ms + *id, true, view));
+    leader.finish(view);
+    leader.take_round();
+    leader.finish(view);
+    let again = |(_, reply): (NodeId, Reply)| match reply {
+        Reply::Renewed(renewed) => Some(leader.now_ms + renewed.again_ms),
+        Reply::Refused { .. } => None,
+    };
+    std::mem::take(&mut leader.said).into_iter().filter_map(again).collect()
+}
+
+#[test]
+fn few_nodes_are_brought_to_ask_at_one_moment_before_a_tick() {
+    let view = View::of(3);
+    let mut leader = Leader::new(Rules::ALL, &view);
+    let mut told = Vec::new();
+    for id in 1..=3 {
+        // At any time, also in different halves of the period.
+        leader.ticks(id, &view);
+        leader.now_ms += 60 * id;
+        told.extend(told_to_ask_at(&mut leader, &[id], &view));
+        leader.now_ms -= 60 * id;
+    }
+    assert_eq!(told.len(), 3);
+    let moment = told[0] % T.renew_every_ms;
+    assert!(told.iter().all(|at| at % T.renew_every_ms == moment), "{told:?}");
+    let before_tick = T.tick_ms - told[0] % T.tick_ms;
+    assert!(
+        before_tick < T.tick_ms / 2,
+        "{before_tick} ms before a tick: its round would not do for it"
+    );
+}
+
+#[test]
+fn many_nodes_are_spread_over_the_period() {
+    let view = View::of(1_000);
+    let mut leader = Leader::new(Rules::ALL, &view);
+    leader.ticks(4, &view);
+    let ids: Vec<_> = (1..=1_000).collect();
+    told_to_ask_at(&mut leader, &ids, &view);
+    leader.ticks(2, &view);
+    let mut at_once = BTreeMap::<u64, usize>::new();
+    for at in told_to_ask_at(&mut leader, &ids, &view) {
+        *at_once.entry(at % T.renew_every_ms).or_default() += 1;
+    }
+    assert_eq!(at_once.values().sum::<usize>(), 1_000);
+    assert!(at_once.values().all(|nodes| *nodes <= 64), "{at_once:?}");
 }
 
 #[test]
