@@ -3,6 +3,7 @@
 //! A pure function from an event to a sentence, used by `holdfast why`, `holdfast events` and the HTTP interface. The one rule: a
 //! sentence says what is in the event and nothing that it does not prove.
 
+use holdfast_proto::condition::Condition;
 use holdfast_proto::event::Event;
 use holdfast_proto::id::NodeId;
 use holdfast_proto::lease::{EndReason, Plan};
@@ -39,6 +40,16 @@ fn lease_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Option<
                 requested.terms.duration,
                 plan_word(requested.terms.plan)
             )
+        }
+        Event::LeaseConditioned { conditions, .. } => {
+            let said = conditions.iter().map(|condition| match condition {
+                Condition::Share(share) => format!(
+                    "{}.{} % of the device is enough; others may have the rest",
+                    share.milli / 10,
+                    share.milli % 10
+                ),
+            });
+            said.collect::<Vec<_>>().join("; ")
         }
         Event::PlacementDeferred { reason, .. } => format!("it waits: {reason}"),
         Event::LeaseActivated { attempt, .. } if attempt.0 > 1 => "it runs again, and is charged for it".to_owned(),

@@ -28,6 +28,7 @@ use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
+use self::pack::WHOLE;
 use self::pack::knobs::LEASES;
 use self::pack::mix::Mix;
 use self::packing::{Packing, counted};
@@ -75,6 +76,8 @@ pub struct Scheduler {
     /// The requests that have come, and the last of them that is counted.
     mix: Mix,
     counted: Option<LeaseId>,
+    /// The level of the rules that was proposed last, and when.
+    raised: Option<(u32, u64)>,
     /// When the first lease that is held back may be looked at, though the state stands still.
     again_ms: Option<u64>,
     /// The state that the last plans were made on: the same one gives the same plans.
@@ -92,6 +95,7 @@ impl Scheduler {
     pub fn step(&mut self, now_ms: u64, stamp: Timestamp, state: &State) -> Vec<Command> {
         let mut commands = self.ends(now_ms, stamp, state);
         self.forget(now_ms, state);
+        commands.extend(self.raise(now_ms, state));
         if self.planned != Some(state.applied.index) {
             commands.extend(self.placements(now_ms, stamp, state));
             self.planned = Some(state.applied.index);
@@ -108,6 +112,17 @@ impl Scheduler {
             (*refusals, *until_ms) = (refusals.saturating_add(1), None);
         }
         self.planned = None;
+    }
+
+    /// Turns on the next rules once every node runs a build that knows them.
+    fn raise(&mut self, now_ms: u64, state: &State) -> Option<Command> {
+        let level = state.cluster.level.saturating_add(1);
+        let flying = self.raised.is_some_and(|(proposed, at)| proposed == level && now_ms < at + FLIGHT_MS);
+        if level > state.rules_known() || flying {
+            return None;
+        }
+        self.raised = Some((level, now_ms));
+        Some(Command::RaiseMachineLevel { level })
     }
 
     /// Leases whose time or money is up, each with the renewal that was seen: a later one makes the command void.
@@ -173,7 +188,7 @@ impl Scheduler {
             }
             match board.place(state, lease, stamp) {
                 Try::Placed(allocations) => {
-                    board.grant(id, &allocations);
+                    board.grant(id, state.milli_of(id), &allocations);
                     let epoch = lease.epoch.next();
                     commands.push(Command::CommitPlacement {
                         lease: id,
@@ -208,8 +223,8 @@ impl Scheduler {
         let first = LeaseId { cell: 0, index: 0 };
         for (id, lease) in state.leases.iter_from(&self.counted.unwrap_or(first)) {
             if self.counted.is_none_or(|counted| *id > counted) {
-                self.mix
-                    .learn(&counted(&lease.requested.request), LEASES.remembered_max);
+                let request = counted(&lease.requested.request, state.milli_of(*id));
+                self.mix.learn(&request, LEASES.remembered_max);
                 self.counted = Some(*id);
             }
         }
@@ -233,7 +248,7 @@ impl Scheduler {
         };
         let place = found?;
         let mut beside = now.clone();
-        beside.grant(place.lease, &place.allocations);
+        beside.grant(place.lease, ask.milli, &place.allocations);
         Some(Kept { place, beside })
     }
 
@@ -289,9 +304,9 @@ struct Side {
 }
 
 impl Side {
-    fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
+    fn grant(&mut self, lease: LeaseId, milli: u16, allocations: &[Allocation]) {
         // Counting all devices anew for each of a few hundred grants would be most of a step's work.
-        for (model, taken) in self.picture.grant(lease, allocations) {
+        for (model, taken) in self.picture.grant(lease, milli, allocations) {
             if let Some(free) = self.free.get_mut(&model) {
                 *free = free.saturating_sub(taken);
             }
@@ -316,7 +331,7 @@ impl Board {
     fn new(state: &State, mix: &Mix, placing: &BTreeMap<LeaseId, Flight>) -> Self {
         let mut picture = Picture::of(state);
         for (lease, flight) in placing {
-            picture.grant(*lease, &flight.allocations);
+            picture.grant(*lease, state.milli_of(*lease), &flight.allocations);
         }
         let now = Side {
             packing: Packing::of(&picture, mix),
@@ -326,10 +341,10 @@ impl Board {
         Self { now, kept: None }
     }
 
-    fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) {
-        self.now.grant(lease, allocations);
+    fn grant(&mut self, lease: LeaseId, milli: u16, allocations: &[Allocation]) {
+        self.now.grant(lease, milli, allocations);
         if let Some(kept) = &mut self.kept {
-            kept.beside.grant(lease, allocations);
+            kept.beside.grant(lease, milli, allocations);
         }
     }
 
@@ -383,6 +398,7 @@ fn place<'a>(state: &State, side: &mut Side, lease: &'a Lease) -> Try<'a> {
         request,
         models: models(state, request, lease.requested.terms.plan, lease.requested.tariff),
         devices_max: request.devices_max.min(quota_left(state, lease)),
+        milli: state.milli_of(lease.id()),
         failed_on: &lease.failed_on,
     };
     // Most leases that wait do so because too little is free: that is seen without a look at the nodes.
@@ -391,7 +407,7 @@ fn place<'a>(state: &State, side: &mut Side, lease: &'a Lease) -> Try<'a> {
         .iter()
         .filter_map(|model| side.free.get(model))
         .fold(0_u32, |sum, free| sum.saturating_add(*free));
-    if lease.placement.is_none() && room < request.devices_min {
+    if ask.milli == WHOLE && lease.placement.is_none() && room < request.devices_min {
         return Try::NoRoom(ask);
     }
     match find(&side.picture, Some(&mut side.packing), &ask) {

@@ -92,6 +92,7 @@ fn work(script: &str, folder: &Path) -> Arc<Work> {
         members: vec![NodeId(1)],
         leader_host: "localhost".into(),
         restore: None,
+        part: None,
     })
 }
 

@@ -6,6 +6,7 @@
 // rkyv's derive gives the fields of archived struct variants no documentation of their own.
 #![allow(missing_docs)]
 
+use crate::condition::Condition;
 use crate::event::NodeWork;
 use crate::id::{
     Attempt, ClusterId, Cursor, Digest, Epoch, Era, Fence, Generation, Incarnation, LeaseId, Name, NodeId, Nonce,
@@ -298,6 +299,8 @@ pub enum Command {
         /// The note.
         text: String,
     },
+    /// Tag 35. Requests a lease under conditions; from level [`crate::condition::LEVEL`] on.
+    CreateLeaseWith(Box<CreateLeaseWith>),
 }
 
 /// The first entry of a cluster.
@@ -334,6 +337,29 @@ pub struct CreateLease {
     pub terms: Terms,
     /// What to run.
     pub workload: Workload,
+}
+
+/// A request for a lease under conditions.
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+pub struct CreateLeaseWith {
+    /// The request.
+    pub lease: CreateLease,
+    /// What it says beyond that; not empty.
+    pub conditions: Vec<Condition>,
+}
+
+impl Command {
+    /// Returns the level of the rules that a cluster needs before this command may be proposed: a replica of an older
+    /// build could not decode it.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        match self {
+            Self::CreateLeaseWith(_) => crate::condition::LEVEL,
+            _ => 1,
+        }
+    }
 }
 
 macro_rules! command_table {
@@ -392,4 +418,5 @@ command_table! {
     SetTime 32 "set-time";
     ReportClockSuspect 33 "report-clock-suspect";
     Annotate 34 "annotate";
+    CreateLeaseWith 35 "create-lease-with";
 }

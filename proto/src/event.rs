@@ -5,6 +5,7 @@
 // rkyv's derive gives the fields of archived struct variants no documentation of their own.
 #![allow(missing_docs)]
 
+use crate::condition::Condition;
 use crate::id::{
     Attempt, ClusterId, Cursor, Digest, Epoch, Era, Fence, FencingToken, Generation, Incarnation, LeaseId, Name,
     NodeId, ProjectId, RequestId, TenantId, TokenId,
@@ -409,6 +410,13 @@ pub enum Event {
         /// Why.
         rejection: Rejection,
     },
+    /// Tag 43. What a lease was requested with beyond its resource request; follows `LeaseRequested`.
+    LeaseConditioned {
+        /// The lease.
+        lease: LeaseId,
+        /// The conditions.
+        conditions: Vec<Condition>,
+    },
 }
 
 /// A lease as it was requested.
@@ -567,6 +575,7 @@ event_table! {
     ClockSuspected 40 "clock-suspected" Node;
     Annotated 41 "annotated" Cluster;
     RequestRefused 42 "request-refused" Security;
+    LeaseConditioned 43 "lease-conditioned" Lease;
 }
 
 impl Event {
@@ -578,6 +587,7 @@ impl Event {
             Self::LeaseCharged(line) => Some(line.lease),
             Self::PlacementCommitted { lease, .. }
             | Self::PlacementDeferred { lease, .. }
+            | Self::LeaseConditioned { lease, .. }
             | Self::AllocationPrepared { lease, .. }
             | Self::StartAccepted { lease, .. }
             | Self::AllocationStarted { lease, .. }

@@ -15,6 +15,7 @@
 mod macros;
 
 pub mod command;
+pub mod condition;
 pub mod device;
 pub mod event;
 pub mod frame;

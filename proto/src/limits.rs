@@ -12,6 +12,9 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most devices that one lease may ask for; more is `device-count-out-of-range`.
 pub const LEASE_DEVICES_MAX: u32 = 1024;
 
+/// A whole device, in the thousandths that shares of it are counted in.
+pub const DEVICE_MILLI: u16 = 1000;
+
 /// Most devices that one node may report.
 pub const NODE_DEVICES_MAX: usize = 1024;
 

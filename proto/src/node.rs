@@ -113,10 +113,19 @@ pub struct Inventory {
     pub memory_mib: u32,
     /// How work is kept apart here.
     pub isolation: IsolationLevel,
-    /// Version and build features of the daemon, for example `0.1.0+simulate`.
+    /// Version and build features of the daemon, for example `0.1.0+rules.2.simulate`.
     pub version: String,
     /// Devices are simulated: they run real processes but no kernels.
     pub simulated: bool,
+}
+
+impl Inventory {
+    /// Returns the highest level of the machine's rules that the node's build knows, as its version says: `+rules.2`.
+    #[must_use]
+    pub fn rules(&self) -> u32 {
+        let said = self.version.split(['+', '.']).skip_while(|word| *word != "rules").nth(1);
+        said.and_then(|level| level.parse().ok()).unwrap_or(1)
+    }
 }
 
 /// Proof of one daemon start on one boot.

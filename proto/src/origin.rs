@@ -39,6 +39,7 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::SetTime { .. }
         | Command::Annotate { .. } => Allowed::Operator,
         Command::CreateLease(create) => Allowed::TenantOf(&create.tenant),
+        Command::CreateLeaseWith(create) => Allowed::TenantOf(&create.lease.tenant),
         Command::ReleaseLease { .. } | Command::RenewLease { .. } => Allowed::LeaseOwner,
         Command::RegisterNode { node, .. }
         | Command::ReportInventory { node, .. }

@@ -13,6 +13,7 @@ pub mod invariant;
 pub mod map;
 pub mod meter;
 mod restore;
+mod share;
 pub mod state;
 pub mod view;
 
@@ -33,7 +34,7 @@ use state::{Answer, RequestName};
 
 /// The highest [`state::ClusterState::level`] that this build knows the rules of. A replica whose state is above it
 /// must stop: it would decide otherwise than the others.
-pub const LEVEL_MAX: u32 = 1;
+pub const LEVEL_MAX: u32 = 2;
 
 /// The machine of one replica.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,4 @@
-//! Invariant 1: no device is in two live allocations at any log index.
+//! Invariant 1: no device is in two live allocations at any log index; parts of one add up to the whole at most.
 //!
 //! Replays the events alone, with its own small model of who holds what: never the machine's own occupancy. A device is
 //! held from `PlacementCommitted` until its member's `AllocationEnded` or the lease's end; the devices of a lost node
@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_proto::condition;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::{DeviceId, Epoch, LeaseId, NodeId};
 use holdfast_proto::placement::Allocation;
@@ -22,7 +23,9 @@ struct Holder {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Occupancy {
-    held: BTreeMap<DeviceId, Holder>,
+    held: BTreeMap<DeviceId, Vec<Holder>>,
+    /// Leases that hold parts of devices, in thousandths.
+    shares: BTreeMap<LeaseId, u32>,
     lost: BTreeSet<NodeId>,
     epochs: BTreeMap<LeaseId, Epoch>,
 }
@@ -36,9 +39,9 @@ impl Occupancy {
                 "index {index}: {lease} was placed as epoch {epoch} after epoch {before}"
             ));
         }
-        let lost = &self.lost;
-        self.held
-            .retain(|_, holder| holder.lease != lease || !lost.contains(&holder.node));
+        let lost = self.lost.clone();
+        self.free(|holder| holder.lease == lease && lost.contains(&holder.node));
+        let milli = |lease: &LeaseId| self.shares.get(lease).copied().unwrap_or(1000);
         for allocation in allocations {
             for device in &allocation.devices {
                 let holder = Holder {
@@ -46,15 +49,23 @@ impl Occupancy {
                     epoch,
                     node: allocation.node,
                 };
-                if let Some(other) = self.held.insert(*device, holder) {
+                let others = self.held.entry(*device).or_default();
+                let held: u32 = others.iter().map(|other| milli(&other.lease)).sum();
+                if held + milli(&lease) > 1000 {
                     return Err(format!(
-                        "index {index}: {device} is granted to {lease} in epoch {epoch}, while {} holds it in epoch {}",
-                        other.lease, other.epoch
+                        "index {index}: {device} is granted to {lease} in epoch {epoch}, while {others:?} hold {held} thousandths"
                     ));
                 }
+                others.push(holder);
             }
         }
         Ok(())
+    }
+
+    fn free(&mut self, which: impl Fn(&Holder) -> bool) {
+        for holders in self.held.values_mut() {
+            holders.retain(|holder| !which(holder));
+        }
     }
 
     fn replay(&mut self, record: &EventRecord) -> Result<(), String> {
@@ -73,9 +84,12 @@ impl Occupancy {
                     epoch: *epoch,
                     node: *node,
                 };
-                self.held.retain(|_, holder| *holder != ended);
+                self.free(|holder| *holder == ended);
             }
-            Event::LeaseEnded { lease, .. } => self.held.retain(|_, holder| holder.lease != *lease),
+            Event::LeaseEnded { lease, .. } => self.free(|holder| holder.lease == *lease),
+            Event::LeaseConditioned { lease, conditions } => {
+                self.shares.insert(*lease, condition::milli(conditions).into());
+            }
             Event::NodeLost { node, .. } => drop(self.lost.insert(*node)),
             Event::NodeReturned { node, .. } => drop(self.lost.remove(node)),
             _ => {}
@@ -99,6 +113,7 @@ impl Checker for Occupancy {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_proto::condition::{Condition, Share};
     use holdfast_proto::id::{Cursor, FencingToken, Generation};
     use holdfast_proto::lease::EndReason;
     use holdfast_proto::time::Timestamp;
@@ -181,6 +196,21 @@ mod tests {
     #[test]
     fn device_granted_twice_in_one_placement_is_caught() {
         assert!(outcome(vec![placed(1, 1, 7, &[1, 1])]).is_err());
+    }
+
+    #[test]
+    fn parts_of_a_device_add_up_to_the_whole_at_most() {
+        let share = |of, milli| Event::LeaseConditioned {
+            lease: lease(of),
+            conditions: vec![Condition::Share(Box::new(Share { milli }))],
+        };
+        let shared = vec![share(1, 400), share(2, 600), placed(1, 1, 7, &[1]), placed(2, 1, 7, &[1])];
+        assert_eq!(outcome(shared.clone()), Ok(()));
+        let more = [shared.clone(), vec![share(3, 1), placed(3, 1, 7, &[1])]].concat();
+        assert!(outcome(more).is_err());
+        assert!(outcome([shared.clone(), vec![placed(4, 1, 7, &[1])]].concat()).is_err());
+        let ended = [shared, vec![ended(1, 1, 7), share(3, 400), placed(3, 1, 7, &[1])]].concat();
+        assert_eq!(outcome(ended), Ok(()));
     }
 
     #[test]

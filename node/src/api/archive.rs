@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
+use holdfast_proto::condition;
 use holdfast_proto::event::{Event, EventRecord, LeaseRequested};
 use holdfast_proto::id::{Cursor, LeaseId, TenantId};
 use holdfast_proto::lease::LeaseStatus;
+use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_proto::rejection::status_name;
 use holdfast_storage::index::EndedLease;
 use holdfast_storage::machine::state::State as Machine;
@@ -101,6 +103,7 @@ impl Archived {
             duration_ms: requested.terms.duration.0,
             expires_ms: None,
             devices_min: ended.request.devices_min,
+            share_milli: self.share_milli(),
             devices: 0,
             models: ended.request.models.clone(),
             plan: requested.terms.plan,
@@ -122,6 +125,15 @@ impl Archived {
     /// The version of the prices that it was requested under.
     pub fn tariff(&self) -> u32 {
         self.requested.tariff
+    }
+
+    fn share_milli(&self) -> Option<u16> {
+        self.records.iter().find_map(|record| match &record.event {
+            Event::LeaseConditioned { conditions, .. } => {
+                Some(condition::milli(conditions)).filter(|milli| *milli < DEVICE_MILLI)
+            }
+            _ => None,
+        })
     }
 
     /// The final bill.

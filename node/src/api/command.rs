@@ -89,11 +89,18 @@ fn envelope(api: &Api, caller: &Caller, request: RequestId, command: Command) ->
         request: Some(request),
         command,
     };
-    if origin::permits(&envelope.command, &envelope.principal, envelope.origin, |_| false) {
-        Ok(envelope)
-    } else {
-        Err(Failure::not_allowed("this token may not issue this command"))
+    if !origin::permits(&envelope.command, &envelope.principal, envelope.origin, |_| false) {
+        return Err(Failure::not_allowed("this token may not issue this command"));
     }
+    // A replica of a build that does not know the command would have to stop at it.
+    let (needed, present) = (envelope.command.level(), api.parts().committed.state().cluster.level);
+    if needed > present {
+        let detail = format!(
+            "this needs rules of level {needed}, the cluster has {present}: every node must run this version first"
+        );
+        return Err(Failure::new(StatusCode::CONFLICT, code::LEVEL_TOO_LOW, detail));
+    }
+    Ok(envelope)
 }
 
 fn ended(request: RequestId, outcome: Outcome) -> Result<Done, Failure> {

@@ -4,9 +4,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_proto::command::Command;
-use holdfast_proto::id::DeviceId;
+use holdfast_proto::id::{DeviceId, LeaseId};
 use holdfast_proto::telemetry::HealthEdge;
-use holdfast_storage::machine::state::{Slot, State as Machine};
+use holdfast_storage::machine::state::{Sharer, Slot, State as Machine};
 
 use super::Api;
 use super::auth::Caller;
@@ -15,7 +15,7 @@ use super::command::issue;
 use super::problem::Failure;
 use super::read::Reading;
 use crate::wire::cluster::Applied;
-use crate::wire::node::{GpuList, GpuView, GradeOrder};
+use crate::wire::node::{GpuList, GpuView, GradeOrder, PartView};
 
 /// Lists devices. Of other tenants' leases it says only that they are there.
 #[utoipa::path(get, path = "/v1/gpus", tag = "nodes",
@@ -64,13 +64,15 @@ pub async fn grade(
 /// A device as `caller` sees it.
 pub fn view(state: &Machine, slot: &Slot, caller: &Caller) -> GpuView {
     let node = state.nodes.get(&slot.node);
+    let sees = |lease: &LeaseId| {
+        let lease = state.leases.get(lease);
+        lease.is_some_and(|lease| caller.sees(&lease.requested.tenant))
+    };
+    let part = |sharer: &Sharer| PartView {
+        milli: sharer.milli,
+        lease: Some(sharer.lease).filter(sees),
+    };
     let holder = slot.holder.map(|holder| holder.lease);
-    let seen = holder.filter(|lease| {
-        state
-            .leases
-            .get(lease)
-            .is_some_and(|lease| caller.sees(&lease.requested.tenant))
-    });
     GpuView {
         id: slot.device.id,
         kind: slot.device.kind,
@@ -83,7 +85,8 @@ pub fn view(state: &Machine, slot: &Slot, caller: &Caller) -> GpuView {
         since_ms: slot.since.0,
         reason: slot.reason.clone(),
         xid: slot.xid,
-        leased: holder.is_some(),
-        lease: seen,
+        leased: state.is_held(slot),
+        lease: holder.filter(sees),
+        parts: state.sharers(slot.device.id).iter().map(part).collect(),
     }
 }

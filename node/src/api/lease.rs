@@ -4,9 +4,11 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use holdfast_proto::command::{Command, CreateLease};
+use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith};
+use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::id::{Cursor, LeaseId, Name, TenantId};
 use holdfast_proto::lease::{ResourceRequest, Terms};
+use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_proto::rejection::status_name;
 use holdfast_proto::tenant::Role;
 use holdfast_proto::time::{Span, Timestamp};
@@ -47,9 +49,14 @@ pub async fn create(
     Posted(order): Posted<LeaseOrder>,
 ) -> Result<Response, Failure> {
     let tenant = tenant_of(&caller, order.tenant.clone())?;
-    let create = Box::new(command(order, tenant));
-    let wanted = create.request.clone();
-    let done = issue(&api, &caller, request, Command::CreateLease(create))
+    let conditions = conditions(&order);
+    let lease = command(order, tenant);
+    let wanted = lease.request.clone();
+    let command = match conditions.is_empty() {
+        true => Command::CreateLease(Box::new(lease)),
+        false => Command::CreateLeaseWith(Box::new(CreateLeaseWith { lease, conditions })),
+    };
+    let done = issue(&api, &caller, request, command)
         .await
         .map_err(|failure| limited(&api.parts().committed.state(), &wanted, failure))?;
     // The id is the log index of the request, also when an earlier copy of it was the one that took effect.
@@ -101,6 +108,12 @@ fn command(order: LeaseOrder, tenant: TenantId) -> CreateLease {
         },
         request: resources(order),
     }
+}
+
+/// What an order says beyond its resource request.
+pub fn conditions(order: &LeaseOrder) -> Vec<Condition> {
+    let share = |milli| Condition::Share(Box::new(Share { milli }));
+    order.share_milli.map(share).into_iter().collect()
 }
 
 /// Which devices an order asks for, as the log knows it.
@@ -284,6 +297,7 @@ pub fn view(state: &Machine, lease: &Lease, now: Timestamp) -> LeaseView {
         duration_ms: lease.duration.0,
         expires_ms: lease.expires.map(|at| at.0),
         devices_min: requested.request.devices_min,
+        share_milli: Some(state.milli_of(lease.id())).filter(|milli| *milli < DEVICE_MILLI),
         devices: placement
             .filter(|_| !lease.status.is_ended())
             .map_or(0, |placement| placement.devices()),

@@ -153,7 +153,7 @@ fn write_state(out: &mut String, state: &Machine) {
     for node in state.present_nodes() {
         let takes = node.takes_work();
         for slot in state.devices_of(node.spec.node) {
-            let free = takes && slot.is_free();
+            let free = takes && state.is_free(slot);
             *devices.entry((slot.device.model.as_str(), free)).or_default() += 1;
         }
     }

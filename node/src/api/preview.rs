@@ -5,13 +5,14 @@
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use holdfast_proto::condition::milli;
 use holdfast_proto::rejection::Rejection;
 use holdfast_storage::machine::state::State as Machine;
 
 use super::Api;
 use super::auth::Caller;
 use super::body::Posted;
-use super::lease::{resources, tenant_of};
+use super::lease::{conditions, resources, tenant_of};
 use super::problem::Failure;
 use super::quote::{price, unpriced};
 use super::read::{Reading, fresh};
@@ -32,7 +33,8 @@ pub async fn preview(
     // What can never be placed, or has no price, is refused as the order itself would be.
     price(&reading.state, &order).map_err(|rejection| unpriced(&reading.state, order.clone(), rejection))?;
     let (plan, priority) = (order.plan, order.priority);
-    let explanation = explain::order(&reading.state, &tenant, &resources(order), plan);
+    let milli = milli(&conditions(&order));
+    let explanation = explain::order(&reading.state, &tenant, &resources(order), milli, plan);
     let before = reading
         .state
         .waiting()

@@ -5,9 +5,11 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use holdfast_proto::id::Name;
+use holdfast_proto::condition::{milli, share_of};
+use holdfast_proto::device::Grade;
+use holdfast_proto::id::{LeaseId, Name};
 use holdfast_proto::lease::ResourceRequest;
-use holdfast_proto::limits::{LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN};
+use holdfast_proto::limits::{DEVICE_MILLI, LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tariff::{Tariff, affordable, amount_micros};
 use holdfast_proto::time::Span;
@@ -16,10 +18,16 @@ use holdfast_storage::machine::state::State as Machine;
 use super::Api;
 use super::auth::Caller;
 use super::body::Posted;
-use super::lease::{resources, tenant_of};
+use super::lease::{conditions, resources, tenant_of};
 use super::problem::Failure;
 use super::read::fresh;
 use crate::wire::lease::{LeaseOrder, Offer, Quote};
+
+/// No lease ever has this id, so nothing that is held counts as its own.
+const NOBODY: LeaseId = LeaseId {
+    cell: u32::MAX,
+    index: u64::MAX,
+};
 
 /// Prices an order. Nothing is reserved by it.
 #[utoipa::path(post, path = "/v1/quotes", tag = "leases", request_body = LeaseOrder,
@@ -115,6 +123,16 @@ pub fn price(state: &Machine, order: &LeaseOrder) -> Result<Quote, Rejection> {
         let allowed = format!("{} to {}", Span(LEASE_DURATION_MS_MIN), Span(LEASE_DURATION_MS_MAX));
         return Err(out_of_range("duration", order.duration_ms, allowed));
     }
+    if let Some(milli) = order.share_milli {
+        if !(1..DEVICE_MILLI).contains(&milli) {
+            let allowed = format!("1 to {}", DEVICE_MILLI - 1);
+            return Err(out_of_range("share in thousandths of a device", milli.into(), allowed));
+        }
+        if order.devices_max.unwrap_or(order.devices) != 1 {
+            let asked = order.devices.into();
+            return Err(out_of_range("devices of which a share is asked", asked, "1".to_owned()));
+        }
+    }
     let present = state.models();
     let wanted = if order.models.is_empty() {
         present.clone()
@@ -161,7 +179,9 @@ fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> 
         .iter()
         .find(|price| price.model == *model && price.plan == order.plan);
     let price = price.ok_or_else(|| Rejection::PriceUnknown { model: model.clone() })?;
-    let rate = price.micros_per_device_hour.checked_mul(order.devices.into());
+    let milli = milli(&conditions(order));
+    let whole = price.micros_per_device_hour.checked_mul(order.devices.into());
+    let rate = whole.map(|whole| share_of(whole, milli));
     let total = rate.and_then(|rate| amount_micros(Span(order.duration_ms), rate));
     let (Some(micros_per_hour), Some(total_micros)) = (rate, total) else {
         return Err(Rejection::OutOfRange {
@@ -173,8 +193,10 @@ fn offer(state: &Machine, tariff: &Tariff, order: &LeaseOrder, model: &Name) -> 
     let cap = order.cap_micros.filter(|cap| *cap < total_micros);
     let free = state
         .present_nodes()
-        .flat_map(|node| state.free_devices(node.spec.node))
-        .filter(|slot| slot.device.model == *model)
+        .filter(|node| node.takes_work())
+        .flat_map(|node| state.devices_of(node.spec.node))
+        .filter(|slot| slot.grade == Grade::Healthy && slot.device.model == *model)
+        .filter(|slot| state.milli_free(slot, NOBODY) >= milli)
         .count();
     Ok(Offer {
         model: model.clone(),

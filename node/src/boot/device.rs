@@ -9,6 +9,7 @@ use holdfast_proto::device::Device;
 use holdfast_proto::id::NodeId;
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::node::{Inventory, IsolationLevel};
+use holdfast_storage::machine::LEVEL_MAX;
 use tokio::sync::watch;
 
 use super::ReadState;
@@ -65,9 +66,9 @@ fn follow_load(probe: &SimDevices, state: &ReadState) {
     let state = state.clone();
     probe.follow(move |device| {
         let now = state();
-        let holder = now.devices.get(&device).and_then(|slot| slot.holder);
-        let lease = holder.and_then(|holder| now.leases.get(&holder.lease));
-        lease.is_some_and(|lease| lease.status == LeaseStatus::Active)
+        let holders = now.holders(device);
+        let mut leases = holders.iter().filter_map(|holder| now.leases.get(&holder.lease));
+        leases.any(|lease| lease.status == LeaseStatus::Active)
     });
 }
 
@@ -132,9 +133,9 @@ fn measure(config: &Config, me: NodeId, simulated: bool) -> Inventory {
         memory_mib: config.devices.memory_mib.unwrap_or(memory),
         isolation: level,
         version: format!(
-            "{}{}",
+            "{}+rules.{LEVEL_MAX}{}",
             env!("CARGO_PKG_VERSION"),
-            if simulated { "+simulate" } else { "" }
+            if simulated { ".simulate" } else { "" }
         ),
         simulated,
     }

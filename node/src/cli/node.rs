@@ -9,7 +9,8 @@ use super::error::CliError;
 use super::render::{self, word};
 use crate::client::{Client, segment};
 use crate::wire::cluster::Applied;
-use crate::wire::node::{CordonOrder, GpuList, NodeList, NodeView};
+use super::resource::percent;
+use crate::wire::node::{CordonOrder, GpuList, NodeList, NodeView, PartView};
 
 /// A node.
 #[derive(Debug, Args)]
@@ -89,10 +90,12 @@ pub async fn gpus(client: &Client, console: &mut Console<'_>) -> Result<(), CliE
     let list: GpuList = client.get("/v1/gpus").await?.body;
     console.show(&list, |console, list| {
         let rows = list.gpus.iter().map(|gpu| {
-            let held = match (&gpu.lease, gpu.leased) {
-                (Some(lease), _) => lease.to_string(),
-                (None, true) => "leased".to_owned(),
-                (None, false) => "free".to_owned(),
+            let holder = |lease: Option<LeaseId>| lease.map_or("leased".to_owned(), |lease| lease.to_string());
+            let part = |part: &PartView| format!("{} {}", percent(part.milli), holder(part.lease));
+            let held = match (gpu.parts.as_slice(), gpu.leased) {
+                ([], true) => holder(gpu.lease),
+                ([], false) => "free".to_owned(),
+                (parts, _) => parts.iter().map(part).collect::<Vec<_>>().join(", "),
             };
             let fault = gpu.xid.map(|xid| format!("Xid {xid} ")).unwrap_or_default();
             vec![

@@ -1,4 +1,4 @@
-//! Devices as people ask for them: `8xh100`, `4x(a100|h100)`, `2xany`.
+//! Devices as people ask for them: `8xh100`, `4x(a100|h100)`, `2xany`, `1xa100:40%`.
 
 use std::str::FromStr;
 
@@ -12,6 +12,8 @@ pub struct Devices {
     pub count: u32,
     /// Accepted models, best first; empty accepts any.
     pub models: Vec<Name>,
+    /// How much of the one device, in thousandths; all of it when absent.
+    pub share_milli: Option<u16>,
 }
 
 impl FromStr for Devices {
@@ -36,9 +38,10 @@ impl FromStr for Devices {
         if count == 0 || count > LEASE_DEVICES_MAX {
             return Err(range());
         }
-        if let Some((_, share)) = models.split_once(':') {
-            return Err(wrong(text, share, "a share of a device cannot be leased"));
-        }
+        let (models, share_milli) = match models.split_once(':') {
+            Some((models, share)) => (models, Some(part(text, count, share)?)),
+            None => (models, None),
+        };
         let inner = match models.strip_prefix('(') {
             Some(open) => open
                 .strip_suffix(')')
@@ -49,6 +52,7 @@ impl FromStr for Devices {
             return Ok(Self {
                 count,
                 models: Vec::new(),
+                share_milli,
             });
         }
         let mut models = Vec::new();
@@ -62,7 +66,36 @@ impl FromStr for Devices {
             }
             models.push(name);
         }
-        Ok(Self { count, models })
+        Ok(Self {
+            count,
+            models,
+            share_milli,
+        })
+    }
+}
+
+/// Reads `40%` or `12.5%`, a part of one device, in thousandths.
+fn part(text: &str, count: u32, share: &str) -> Result<u16, String> {
+    if count != 1 {
+        return Err(wrong(text, share, "only one device can be shared"));
+    }
+    let range = || wrong(text, share, "a share is 0.1% to 99.9%, such as 40%");
+    let (whole, tenth) = share.strip_suffix('%').map(|share| share.split_once('.').unwrap_or((share, "0"))).ok_or_else(range)?;
+    let number = |digits: &str, most: usize| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true if (1..=most).contains(&digits.len()) => digits.parse::<u16>().map_err(|_| range()),
+        _ => Err(range()),
+    };
+    match number(whole, 2)? * 10 + number(tenth, 1)? {
+        0 => Err(range()),
+        milli => Ok(milli),
+    }
+}
+
+/// Thousandths of a device as they are written: `40%`, `12.5%`.
+pub fn percent(milli: u16) -> String {
+    match milli % 10 {
+        0 => format!("{}%", milli / 10),
+        tenth => format!("{}.{tenth}%", milli / 10),
     }
 }
 
@@ -78,7 +111,7 @@ fn meant(text: &str) -> Option<String> {
 fn wrong(text: &str, part: &str, why: &str) -> String {
     let before = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let at = text.get(..before).map_or(0, |before| before.chars().count()) + 1;
-    format!("at character {at}: {why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)' or 2xany")
+    format!("at character {at}: {why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)', 2xany or 1xa100:40%")
 }
 
 #[cfg(test)]
@@ -111,6 +144,15 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_device_reads_in_per_cent() {
+        for (text, milli) in [("1xa100:40%", 400), ("1xany:12.5%", 125), ("1x(a100|h100):0.1%", 1), ("1xh100:99.9%", 999)] {
+            let devices: Devices = text.parse().unwrap();
+            assert_eq!((devices.count, devices.share_milli), (1, Some(milli)), "{text}");
+            assert!(text.ends_with(&percent(milli)));
+        }
+    }
+
+    #[test]
     fn a_mistake_is_told_with_its_place() {
         for (text, told) in [
             ("h100", "at character 1: the devices are not a count and a model"),
@@ -127,7 +169,16 @@ mod tests {
             ("4x(a100|h_100)", "at character 9: "),
             ("4x(a100|H100|h100)", "at character 14: h100 is named twice"),
             ("8xa||b", "at character 5: "),
-            ("1xa100:40%", "at character 8: a share of a device cannot be leased"),
+            ("2xa100:40%", "at character 8: only one device can be shared"),
+            ("1xa100:", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:40", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:0%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:0.0%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:100%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:-4%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:4.25%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa100:99999999%", "at character 8: a share is 0.1% to 99.9%"),
+            ("1xa_100:40%", "at character 3: "),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.starts_with(told), "{text}: {error}");

@@ -11,7 +11,7 @@ use crate::wire::lease::{CPU_MILLI_DEFAULT, LeaseOrder, MEMORY_MIB_DEFAULT, PRIO
 /// What is wanted, and where.
 #[derive(Debug, Args)]
 pub struct ShapeArgs {
-    /// Devices: 8xh100, '4x(a100|h100)' (best first) or 2xany.
+    /// Devices: 8xh100, '4x(a100|h100)' (best first), 2xany, or a part of one: 1xa100:40%.
     pub devices: Devices,
     /// Only in this zone; may be repeated.
     #[arg(long)]
@@ -45,6 +45,7 @@ impl ShapeArgs {
         let mut order = LeaseOrder::new(self.devices.count, length_ms, command);
         order.tenant = self.tenant;
         order.models = self.devices.models;
+        order.share_milli = self.devices.share_milli;
         order.same_model = self.same_model;
         order.single_node = self.single_node;
         order.zones = self.zone;

@@ -11,6 +11,7 @@ use super::duration;
 use super::error::CliError;
 use super::render::{self, word};
 use super::which::{self, Which};
+use super::resource::percent;
 use crate::client::Client;
 use crate::history::micros;
 use crate::wire::cluster::Applied;
@@ -229,7 +230,8 @@ fn asked(lease: &LeaseView) -> String {
     } else {
         models.join("|")
     };
-    format!("{}x{models}", lease.devices_min)
+    let share = lease.share_milli.map(|milli| format!(":{}", percent(milli)));
+    format!("{}x{models}{}", lease.devices_min, share.unwrap_or_default())
 }
 
 fn places(lease: &LeaseView) -> String {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use holdfast_proto::id::NodeId;
 use holdfast_proto::lease::LeaseStatus;
+use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Run;
 use holdfast_storage::machine::view::Assignment;
 
-use super::duty::{Duties, Duty, MemberRun, RunKey, Standing, Work};
+use super::duty::{Duties, Duty, MemberRun, Part, RunKey, Standing, Work};
 
 /// What the state asks of a node. `runs` are those that have a folder here.
 pub fn duties(state: &State, node: NodeId, runs: &[RunKey]) -> Duties {
@@ -56,8 +57,21 @@ fn duty(state: &State, assigned: &Assignment<'_>) -> Duty {
             members,
             leader_host: leader.map(|node| node.spec.address.host.clone()).unwrap_or_default(),
             restore: placement.restore.clone(),
+            part: part(state, assigned),
         }),
     }
+}
+
+/// The part of its device that a member has, if it does not have all of it.
+fn part(state: &State, assigned: &Assignment<'_>) -> Option<Part> {
+    let milli = Some(state.milli_of(assigned.lease.id())).filter(|milli| *milli < DEVICE_MILLI)?;
+    let device = assigned.member.allocation.devices.first()?;
+    let all_mib = state.devices.get(device).map_or(0, |slot| slot.device.memory_mib);
+    let memory_mib = u64::from(all_mib) * u64::from(milli) / u64::from(DEVICE_MILLI);
+    Some(Part {
+        milli,
+        memory_mib: u32::try_from(memory_mib).unwrap_or(all_mib),
+    })
 }
 
 fn standing(assigned: &Assignment<'_>, run: MemberRun) -> Standing {

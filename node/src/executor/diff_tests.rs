@@ -65,6 +65,7 @@ pub(in crate::executor) fn work() -> Arc<Work> {
         members: vec![NodeId(1)],
         leader_host: "a".into(),
         restore: None,
+        part: None,
     })
 }
 

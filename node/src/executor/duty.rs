@@ -100,6 +100,17 @@ pub struct Work {
     pub leader_host: String,
     /// The saved state that the placement resumes from.
     pub restore: Option<Checkpoint>,
+    /// The part of its device that it has; none when it has whole devices.
+    pub part: Option<Part>,
+}
+
+/// A part of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// In thousandths of the device.
+    pub milli: u16,
+    /// The same part of the device's memory, in MiB.
+    pub memory_mib: u32,
 }
 
 /// This node's member of one placement.

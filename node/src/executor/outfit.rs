@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use holdfast_proto::id::NodeId;
 use holdfast_proto::lease::Isolation;
-use holdfast_proto::limits;
+use holdfast_proto::limits::{self, DEVICE_MILLI};
 
-use super::duty::{Duty, RunKey};
+use super::duty::{Duty, Part, RunKey};
 use super::supervisor::spec::{DeadlinePolicy, GroupLimits, Spec};
 
 /// Where checkpoints of an attempt are saved, below its folder. A path of its own for each attempt: what a late
@@ -105,8 +105,32 @@ impl Outfit {
             ),
         ];
         environment.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+        environment.extend(part(work.part).map(|(name, value)| (name.to_owned(), value)));
         environment
     }
+}
+
+/// What work is told of its part of a device. CUDA's multi-process service keeps to its two variables when the node runs
+/// it; without it they are a request to the work.
+fn part(part: Option<Part>) -> impl Iterator<Item = (&'static str, String)> {
+    let percent = |milli: u16| match milli % 10 {
+        0 => format!("{}", milli / 10),
+        rest => format!("{}.{rest}", milli / 10),
+    };
+    let share = percent(part.map_or(DEVICE_MILLI, |part| part.milli));
+    let limits = part.into_iter().flat_map(|part| {
+        [
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent_up(part.milli)),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={}M", part.memory_mib)),
+            ("HOLDFAST_GPU_MEMORY_MIB", part.memory_mib.to_string()),
+        ]
+    });
+    std::iter::once(("HOLDFAST_GPU_SHARE", share)).chain(limits)
+}
+
+/// Whole per cent, rounded up: work that has a part is never told that it has none.
+fn percent_up(milli: u16) -> String {
+    milli.div_ceil(10).to_string()
 }
 
 fn nonzero(value: u64) -> Option<u64> {
@@ -175,5 +199,29 @@ mod tests {
             (Some(64 << 20), Some(1_000))
         );
         assert_eq!((spec.deadline_boot_ms, spec.run_until_boot_ms), (5, Some(9)));
+        let mps = get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+        assert_eq!((get("HOLDFAST_GPU_SHARE"), mps), (Some("100"), None));
+    }
+
+    #[test]
+    fn work_with_a_part_of_a_device_is_told_which() {
+        let told = |milli| {
+            part(Some(Part {
+                milli,
+                memory_mib: 32_768,
+            }))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(400),
+            [
+                "HOLDFAST_GPU_SHARE=40",
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=32768M",
+                "HOLDFAST_GPU_MEMORY_MIB=32768",
+            ]
+        );
+        assert_eq!(told(125)[..2], ["HOLDFAST_GPU_SHARE=12.5", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=13"]);
     }
 }

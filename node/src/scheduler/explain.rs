@@ -37,9 +37,9 @@ pub struct Explanation {
     pub earliest: Option<Timestamp>,
 }
 
-/// Explains an order that is no lease yet.
+/// Explains an order, for `milli` of each device, that is no lease yet.
 #[must_use]
-pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, plan: Plan) -> Explanation {
+pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, milli: u16, plan: Plan) -> Explanation {
     let quota = state
         .tenants
         .get(tenant)
@@ -53,6 +53,7 @@ pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, plan: 
         request,
         models: models(state, request, plan, state.cluster.tariff),
         devices_max: request.devices_max.min(quota),
+        milli,
         failed_on: &[],
     };
     explain(state, &ask)
@@ -70,6 +71,7 @@ pub fn lease(state: &State, lease: &Lease) -> Explanation {
             request,
             models: models(state, request, requested.terms.plan, requested.tariff),
             devices_max: request.devices_max.min(quota_left(state, lease)),
+            milli: state.milli_of(lease.id()),
             failed_on: &lease.failed_on,
         },
     )
@@ -78,8 +80,8 @@ pub fn lease(state: &State, lease: &Lease) -> Explanation {
 fn explain(state: &State, ask: &Ask<'_>) -> Explanation {
     let picture = Picture::of(state);
     let mut mix = Mix::new();
-    for lease in state.leases.values() {
-        mix.learn(&counted(&lease.requested.request), LEASES.remembered_max);
+    for (id, lease) in &state.leases {
+        mix.learn(&counted(&lease.requested.request, state.milli_of(*id)), LEASES.remembered_max);
     }
     let found = find(&picture, Some(&mut Packing::of(&picture, &mix)), ask);
     let now = state.applied.stamp;
@@ -100,7 +102,7 @@ fn explain(state: &State, ask: &Ask<'_>) -> Explanation {
 fn removed(picture: &Picture, ask: &Ask<'_>) -> Vec<(&'static str, u32)> {
     let request = ask.request;
     let accepted = |node: &NodePicture| node.devices.iter().any(|device| ask.models.contains(&device.model));
-    let free = |node: &NodePicture| count(node.free_for(ask.lease, &ask.models));
+    let free = |node: &NodePicture| count(node.free_for(ask.lease, ask.milli, &ask.models));
     let left = |node: &NodePicture| node.left(ask.lease);
     let together = if request.single_node { request.devices_min } else { 1 };
     let times = |each: u32| each.saturating_mul(together);

@@ -253,6 +253,12 @@ impl Packer {
         self.pool.take(node, request, quote, &self.prices)
     }
 
+    /// The devices of a node that a request would be given, by place; `None` when it does not fit.
+    pub fn pick(&mut self, node: u32, request: &Request) -> Option<Vec<u16>> {
+        let quote = self.quote(node, request)?;
+        Some(self.pool.pick(node, request, quote, &self.prices))
+    }
+
     fn quote(&mut self, node: u32, request: &Request) -> Option<Quote> {
         let name = self.pool.state_of(node)?;
         let able: Vec<_> = self.pool.kinds.iter().map(|kind| kind.groups_for(request)).collect();

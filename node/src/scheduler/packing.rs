@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 
 use holdfast_proto::device::ModelName;
-use holdfast_proto::id::{NodeId, ZoneId};
+use holdfast_proto::id::{DeviceId, LeaseId, NodeId, ZoneId};
 use holdfast_proto::lease::ResourceRequest;
 use holdfast_proto::placement::Allocation;
 
 use super::pack::knobs::LEASES;
 use super::pack::mix::Mix;
 use super::pack::{Group, Kind, Models, Packer, Request, WHOLE};
-use super::picture::{Hold, NodePicture, Picture, Takes};
+use super::picture::{DevicePicture, NodePicture, Picture, Takes};
+use super::plan::Ask;
 
 /// Bits of a set of models or zones.
 const NUMBERS_MAX: usize = 128;
@@ -64,14 +65,40 @@ impl Packing {
     /// The one node on which so many devices of any of the models cost least, among those that may be taken.
     pub fn node_for(
         &mut self,
-        request: &ResourceRequest,
+        ask: &Ask<'_>,
         devices: u32,
         models: &[ModelName],
         may: &dyn Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
-        let request = Request {
+        let request = self.request(ask, devices, models)?;
+        let nodes = &self.nodes;
+        let found = self.packer.find(&request, &|number| may(nodes[number as usize]))?;
+        Some(self.nodes[found as usize])
+    }
+
+    /// The device of a node of which a part costs least; none when whole devices are asked for.
+    pub fn part_of(
+        &mut self,
+        picture: &Picture,
+        node: NodeId,
+        ask: &Ask<'_>,
+        models: &[ModelName],
+    ) -> Option<DeviceId> {
+        if ask.milli >= WHOLE {
+            return None;
+        }
+        let request = self.request(ask, 1, models)?;
+        let number = u32::try_from(self.nodes.binary_search(&node).ok()?).ok()?;
+        let at = *self.packer.pick(number, &request)?.first()?;
+        let node = picture.nodes.get(&node)?;
+        self.in_order(node).get(usize::from(at)).map(|device| device.id)
+    }
+
+    fn request(&self, ask: &Ask<'_>, devices: u32, models: &[ModelName]) -> Option<Request> {
+        let request = ask.request;
+        Some(Request {
             devices: u16::try_from(devices).ok()?,
-            milli: WHOLE,
+            milli: ask.milli,
             cpu_milli: request.cpu_milli_per_device.checked_mul(devices)?,
             memory_mib: request.memory_mib_per_device.checked_mul(devices)?,
             models: bits(&self.models, models)?,
@@ -80,10 +107,7 @@ impl Packing {
                 zones => bits(&self.zones, zones)?,
             },
             last: true,
-        };
-        let nodes = &self.nodes;
-        let found = self.packer.find(&request, &|number| may(nodes[number as usize]))?;
-        Some(self.nodes[found as usize])
+        })
     }
 
     fn kind(&self, node: &NodePicture) -> Kind {
@@ -114,20 +138,25 @@ impl Packing {
         groups
     }
 
+    /// Devices of a node as the packer numbers them: group after group.
+    fn in_order<'a>(&self, node: &'a NodePicture) -> Vec<&'a DevicePicture> {
+        let mut devices = Vec::with_capacity(node.devices.len());
+        for (model, island) in self.groups(node).into_keys() {
+            let here = |device: &&DevicePicture| {
+                device.island == island && number(&self.models, &device.model) == Some(model)
+            };
+            devices.extend(node.devices.iter().filter(here));
+        }
+        devices
+    }
+
     /// Says what is free on a node now.
     fn refresh(&mut self, number_of_node: u32, node: &NodePicture) {
         let open = node.takes == Takes::Work;
-        let mut free = Vec::with_capacity(node.devices.len());
-        for (model, island) in self.groups(node).into_keys() {
-            let here = |device: &&super::picture::DevicePicture| {
-                device.island == island && number(&self.models, &device.model) == Some(model)
-            };
-            let left = node.devices.iter().filter(here).map(|device| match device.hold {
-                Hold::Free if open => WHOLE,
-                _ => 0,
-            });
-            free.extend(left);
-        }
+        // No lease ever has this id, so nothing that is held counts as its own.
+        let nobody = LeaseId { cell: u32::MAX, index: u64::MAX };
+        let left = |device: &DevicePicture| if open { device.left(nobody) } else { 0 };
+        let free = self.in_order(node).into_iter().map(left).collect();
         let left = node.rest();
         self.packer.set(number_of_node, left.cpu_milli, left.memory_mib, free);
     }
@@ -149,11 +178,11 @@ fn bits<T: Ord>(all: &[T], some: &[T]) -> Option<Models> {
 
 /// A request of a lease as the mix counts it: what it may be granted on one node.
 #[must_use]
-pub fn counted(request: &ResourceRequest) -> Request {
+pub fn counted(request: &ResourceRequest, milli: u16) -> Request {
     let devices = request.devices_min;
     Request::of(
         u16::try_from(devices).unwrap_or(u16::MAX),
-        WHOLE,
+        milli,
         request.cpu_milli_per_device.saturating_mul(devices),
         request.memory_mib_per_device.saturating_mul(devices),
     )
@@ -163,8 +192,7 @@ pub fn counted(request: &ResourceRequest) -> Request {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::scheduler::picture::{DevicePicture, Machine};
-    use holdfast_proto::id::DeviceId;
+    use crate::scheduler::picture::{Hold, Machine};
     use holdfast_proto::lease::Spread;
 
     fn node(cpu_milli: u32, devices: u8) -> NodePicture {
@@ -203,17 +231,31 @@ mod tests {
             spread: Spread::Pack,
         };
         let mut mix = Mix::new();
-        (0..20).for_each(|_| mix.learn(&counted(&request(1, 8_000)), 1_000));
+        (0..20).for_each(|_| mix.learn(&counted(&request(1, 8_000), WHOLE), 1_000));
         let mut packing = Packing::of(&picture, &mix);
         let model = ["a100".parse().unwrap()];
         // One device with much CPU would leave three on node 1 without; node 2 has CPU to spare.
-        let greedy = packing.node_for(&request(1, 24_000), 1, &model, &|_| true);
-        assert_eq!(greedy, Some(NodeId(2)));
-        let usual = packing.node_for(&request(1, 8_000), 1, &model, &|_| true);
-        assert_eq!(usual, Some(NodeId(1)));
-        assert_eq!(packing.node_for(&request(5, 0), 5, &model, &|_| true), None);
+        let node_for = |packing: &mut Packing, request: &ResourceRequest, milli, model: &[ModelName]| {
+            let ask = Ask {
+                lease: LeaseId::from_index(7),
+                request,
+                models: model.to_vec(),
+                devices_max: request.devices_max,
+                milli,
+                failed_on: &[],
+            };
+            let node = packing.node_for(&ask, request.devices_max, model, &|_| true)?;
+            Some((node, packing.part_of(&picture, node, &ask, model)))
+        };
+        let greedy = node_for(&mut packing, &request(1, 24_000), WHOLE, &model);
+        assert_eq!(greedy, Some((NodeId(2), None)));
+        let usual = node_for(&mut packing, &request(1, 8_000), WHOLE, &model);
+        assert_eq!(usual, Some((NodeId(1), None)));
+        let part = node_for(&mut packing, &request(1, 8_000), 400, &model);
+        assert_eq!(part, Some((NodeId(1), Some(DeviceId([0; 16])))));
+        assert_eq!(node_for(&mut packing, &request(5, 0), WHOLE, &model), None);
         assert_eq!(
-            packing.node_for(&request(1, 0), 1, &["h100".parse().unwrap()], &|_| true),
+            node_for(&mut packing, &request(1, 0), WHOLE, &["h100".parse().unwrap()]),
             None
         );
     }

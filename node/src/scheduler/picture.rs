@@ -14,6 +14,8 @@ use holdfast_proto::placement::Allocation;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Node;
 
+use super::pack::WHOLE;
+
 /// The cluster, as far as it matters for placing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Picture {
@@ -69,12 +71,14 @@ pub struct DevicePicture {
 }
 
 /// Who has a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// Nobody.
     Free,
-    /// This lease.
+    /// This lease has all of it.
     By(LeaseId),
+    /// These leases have parts of it, in thousandths.
+    Parts(Vec<(LeaseId, u16)>),
     /// Nobody, but it may not be granted.
     Out,
 }
@@ -100,9 +104,9 @@ impl Picture {
         }
     }
 
-    /// Enters a plan: what it grants is held from now on. Returns what was free of it, by model, as
+    /// Enters a plan: what it grants, `milli` of each device, is held from now on. Returns what was free of it, by model, as
     /// [`Picture::free_by_model`] counts.
-    pub fn grant(&mut self, lease: LeaseId, allocations: &[Allocation]) -> BTreeMap<ModelName, u32> {
+    pub fn grant(&mut self, lease: LeaseId, milli: u16, allocations: &[Allocation]) -> BTreeMap<ModelName, u32> {
         let mut taken: BTreeMap<ModelName, u32> = BTreeMap::new();
         for allocation in allocations {
             let Some(node) = self.nodes.get_mut(&allocation.node) else {
@@ -117,7 +121,7 @@ impl Picture {
                 if open && device.hold == Hold::Free {
                     *taken.entry(device.model.clone()).or_default() += 1;
                 }
-                device.hold = Hold::By(lease);
+                device.give(lease, milli);
             }
             // Two epochs of one lease never run at once, so the larger one counts.
             let grant = node.grants.entry(lease).or_default();
@@ -131,9 +135,7 @@ impl Picture {
     pub fn end(&mut self, lease: LeaseId) {
         for node in self.nodes.values_mut().filter(|node| node.grants.contains_key(&lease)) {
             node.grants.remove(&lease);
-            for device in node.devices.iter_mut().filter(|device| device.hold == Hold::By(lease)) {
-                device.hold = Hold::Free;
-            }
+            node.devices.iter_mut().for_each(|device| device.take_back(lease));
         }
     }
 
@@ -173,10 +175,13 @@ impl NodePicture {
             id: slot.device.id,
             model: slot.device.model.clone(),
             island: slot.device.island,
-            hold: match (slot.holder, slot.grade) {
-                (_, Grade::Suspect | Grade::Dirty | Grade::Quarantined | Grade::Missing) => Hold::Out,
-                (Some(holder), Grade::Healthy) => Hold::By(holder.lease),
-                (None, Grade::Healthy) => Hold::Free,
+            hold: match (slot.holder, slot.grade, state.sharers(slot.device.id)) {
+                (_, Grade::Suspect | Grade::Dirty | Grade::Quarantined | Grade::Missing, _) => Hold::Out,
+                (Some(holder), Grade::Healthy, _) => Hold::By(holder.lease),
+                (None, Grade::Healthy, []) => Hold::Free,
+                (None, Grade::Healthy, parts) => {
+                    Hold::Parts(parts.iter().map(|part| (part.lease, part.milli)).collect())
+                }
             },
         };
         let mut grants: BTreeMap<LeaseId, Machine> = BTreeMap::new();
@@ -232,17 +237,57 @@ impl NodePicture {
         left
     }
 
-    /// Devices that may be granted to `lease`, of any of `models`: those that an earlier epoch of it holds, too.
-    pub fn free_for<'a>(&'a self, lease: LeaseId, models: &'a [ModelName]) -> impl Iterator<Item = &'a DevicePicture> {
-        let open = move |device: &&DevicePicture| match device.hold {
-            Hold::Free => true,
-            Hold::By(holder) => holder == lease,
-            Hold::Out => false,
-        };
+    /// Devices of which `milli` may be granted to `lease`, of any of `models`: what an earlier epoch of it holds, too.
+    pub fn free_for<'a>(
+        &'a self,
+        lease: LeaseId,
+        milli: u16,
+        models: &'a [ModelName],
+    ) -> impl Iterator<Item = &'a DevicePicture> {
         self.devices
             .iter()
-            .filter(open)
+            .filter(move |device| device.left(lease) >= milli)
             .filter(|device| models.contains(&device.model))
+    }
+}
+
+impl DevicePicture {
+    /// How much of it `lease` could have, in thousandths: what others do not.
+    #[must_use]
+    pub fn left(&self, lease: LeaseId) -> u16 {
+        let others = |sum: u16, (holder, milli): &(LeaseId, u16)| match *holder == lease {
+            true => sum,
+            false => sum.saturating_add(*milli),
+        };
+        match &self.hold {
+            Hold::Free => WHOLE,
+            Hold::By(holder) if *holder == lease => WHOLE,
+            Hold::By(_) | Hold::Out => 0,
+            Hold::Parts(parts) => WHOLE.saturating_sub(parts.iter().fold(0, others)),
+        }
+    }
+
+    fn give(&mut self, lease: LeaseId, milli: u16) {
+        if milli >= WHOLE {
+            self.hold = Hold::By(lease);
+            return;
+        }
+        let mut parts = match std::mem::replace(&mut self.hold, Hold::Free) {
+            Hold::Parts(parts) => parts,
+            _ => Vec::new(),
+        };
+        parts.retain(|(holder, _)| *holder != lease);
+        parts.push((lease, milli));
+        self.hold = Hold::Parts(parts);
+    }
+
+    fn take_back(&mut self, lease: LeaseId) {
+        if let Hold::Parts(parts) = &mut self.hold {
+            parts.retain(|(holder, _)| *holder != lease);
+        }
+        if self.hold == Hold::By(lease) || self.hold == Hold::Parts(Vec::new()) {
+            self.hold = Hold::Free;
+        }
     }
 }
 
@@ -300,7 +345,14 @@ mod tests {
         let nodes = [(NodeId(1), node(Takes::Work)), (NodeId(2), node(Takes::Cordoned))];
         let mut picture = Picture { nodes: nodes.into() };
         let mut free = picture.free_by_model();
-        for (lease, on, devices) in [(1, 1, vec![0, 1]), (2, 1, vec![2]), (2, 1, vec![2, 4]), (3, 2, vec![0])] {
+        for (lease, on, milli, devices) in [
+            (1, 1, WHOLE, vec![0, 1]),
+            (2, 1, WHOLE, vec![2]),
+            (2, 1, WHOLE, vec![2, 4]),
+            (3, 2, WHOLE, vec![0]),
+            (4, 1, 400, vec![5]),
+            (5, 1, 600, vec![5]),
+        ] {
             let grant = Allocation {
                 node: NodeId(on),
                 rank: 0,
@@ -308,13 +360,20 @@ mod tests {
                 cpu_milli: 1_000,
                 memory_mib: 1_000,
             };
-            for (model, taken) in picture.grant(LeaseId::from_index(lease), &[grant]) {
+            for (model, taken) in picture.grant(LeaseId::from_index(lease), milli, &[grant]) {
                 *free.get_mut(&model).unwrap() -= taken;
             }
             free.retain(|_, count| *count > 0);
             assert_eq!(free, picture.free_by_model());
         }
         picture.end(LeaseId::from_index(2));
+        assert_eq!(picture.free_by_model().values().sum::<u32>(), 2);
+        let shared = &picture.nodes[&NodeId(1)].devices[5];
+        let left = |lease| shared.left(LeaseId::from_index(lease));
+        assert_eq!((left(9), left(4), left(5)), (0, 400, 600));
+        picture.end(LeaseId::from_index(4));
+        assert_eq!(picture.nodes[&NodeId(1)].devices[5].left(LeaseId::from_index(9)), 400);
+        picture.end(LeaseId::from_index(5));
         assert_eq!(picture.free_by_model().values().sum::<u32>(), 3);
     }
 }

@@ -14,6 +14,7 @@ use holdfast_proto::lease::{ResourceRequest, Spread};
 use holdfast_proto::placement::Allocation;
 
 use super::gang::{Offer, Want, lay};
+use super::pack::WHOLE;
 use super::pack::mix::Mix;
 use super::packing::Packing;
 use super::picture::{DevicePicture, NodePicture, Picture, Takes};
@@ -30,6 +31,8 @@ pub struct Ask<'a> {
     pub models: Vec<ModelName>,
     /// Most devices that may be granted: the request's, or what the quota leaves.
     pub devices_max: u32,
+    /// How much of each device it asks for, in thousandths.
+    pub milli: u16,
     /// Nodes that failed to launch it since it last ran.
     pub failed_on: &'a [NodeId],
 }
@@ -62,10 +65,15 @@ pub(super) fn find(picture: &Picture, mut packing: Option<&mut Packing>, ask: &A
         for tier in &tiers {
             let packed = packing.as_mut().and_then(|packing| {
                 let may = |node: NodeId| tier.binary_search_by_key(&node, |(id, _)| **id).is_ok();
-                packing.node_for(ask.request, want.most, models, &may)
+                packing.node_for(ask, want.most, models, &may)
             });
             if let Some(node) = packed {
-                return Some(allocations(picture, ask, models, &[(node, want.most)]));
+                let mut allocations = allocations(picture, ask, models, &[(node, want.most)]);
+                let part = packing.as_mut().and_then(|packing| packing.part_of(picture, node, ask, models));
+                if let (Some(part), Some(allocation)) = (part, allocations.first_mut()) {
+                    allocation.devices = vec![part];
+                }
+                return Some(allocations);
             }
             let offers: Vec<Offer<'_>> = tier.iter().map(|(id, node)| offer(**id, node, ask, models)).collect();
             if let Some(shares) = lay(&offers, want) {
@@ -105,12 +113,12 @@ pub(super) fn in_zone(node: &NodePicture, request: &ResourceRequest) -> bool {
 }
 
 pub(super) fn offer<'a>(id: NodeId, node: &'a NodePicture, ask: &Ask<'_>, models: &[ModelName]) -> Offer<'a> {
-    let fits = count(node.free_for(ask.lease, models));
+    let fits = count(node.free_for(ask.lease, ask.milli, models));
     Offer {
         node: id,
         zone: &node.zone,
         fits: fits.min(node.left(ask.lease).carries(ask.request)),
-        free: count(node.free_for(ask.lease, &ask.models)),
+        free: count(node.free_for(ask.lease, ask.milli, &ask.models)),
     }
 }
 
@@ -122,11 +130,25 @@ fn allocations(picture: &Picture, ask: &Ask<'_>, models: &[ModelName], shares: &
     let allocation = |(rank, (node, here)): (u32, &(NodeId, u32))| Allocation {
         node: *node,
         rank,
-        devices: pick(picture.nodes[node].free_for(ask.lease, models), models, *here),
+        devices: match ask.milli < WHOLE {
+            true => fullest(&picture.nodes[node], ask, models),
+            false => pick(
+                picture.nodes[node].free_for(ask.lease, ask.milli, models),
+                models,
+                *here,
+            ),
+        },
         cpu_milli: ask.request.cpu_milli_per_device.saturating_mul(*here),
         memory_mib: ask.request.memory_mib_per_device.saturating_mul(*here),
     };
     (0..).zip(shares).map(allocation).collect()
+}
+
+/// The device of a node that has least left of those that have the part.
+fn fullest(node: &NodePicture, ask: &Ask<'_>, models: &[ModelName]) -> Vec<DeviceId> {
+    let fits = node.free_for(ask.lease, ask.milli, models);
+    let fullest = fits.min_by_key(|device| (device.left(ask.lease), device.id));
+    fullest.map(|device| device.id).into_iter().collect()
 }
 
 /// Picks devices of one node: of one model and within one island when one holds all, the smallest such; else from the

@@ -179,7 +179,7 @@ pub(super) fn why(picture: &Picture, ask: &Ask<'_>) -> Reason {
     let open: Vec<(&NodeId, &NodePicture)> = nodes(picture, ask)
         .filter(|(_, node)| node.takes == Takes::Work)
         .collect();
-    let free_on = |node: &NodePicture| count(node.free_for(ask.lease, &ask.models));
+    let free_on = |node: &NodePicture| count(node.free_for(ask.lease, ask.milli, &ask.models));
     let free = open
         .iter()
         .fold(0_u32, |sum, (_, node)| sum.saturating_add(free_on(node)));

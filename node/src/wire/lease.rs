@@ -37,6 +37,10 @@ pub struct LeaseOrder {
     /// Most devices that are of use; the same as the fewest when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices_max: Option<u32>,
+    /// How much of the one device is enough, in thousandths of it, 1 to 999; all of it when absent. Others may have the
+    /// rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_milli: Option<u16>,
     /// Accepted models, best first; empty accepts any.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
@@ -127,6 +131,7 @@ impl LeaseOrder {
             label: None,
             devices,
             devices_max: None,
+            share_milli: None,
             models: Vec::new(),
             same_model: false,
             single_node: false,
@@ -203,6 +208,9 @@ pub struct LeaseView {
     pub expires_ms: Option<u64>,
     /// Fewest devices that will do.
     pub devices_min: u32,
+    /// How much of its device it asks for, in thousandths; absent when it asks for whole devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_milli: Option<u16>,
     /// Devices that it holds now.
     pub devices: u32,
     /// Accepted models, best first.

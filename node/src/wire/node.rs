@@ -106,6 +106,19 @@ pub struct GpuView {
     /// The lease that holds it, when the caller may see that lease.
     #[schema(value_type = Option<String>)]
     pub lease: Option<LeaseId>,
+    /// Leases that hold parts of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartView>,
+}
+
+/// A part of a device that a lease holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartView {
+    /// In thousandths of the device.
+    pub milli: u16,
+    /// The lease, when the caller may see it.
+    #[schema(value_type = Option<String>)]
+    pub lease: Option<LeaseId>,
 }
 
 /// A list of devices.

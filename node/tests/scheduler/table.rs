@@ -31,6 +31,7 @@ fn node(line: &str) -> (NodeId, NodePicture) {
             let number = devices.len() as u32;
             let hold = match place {
                 place if place < out => Hold::Out,
+                0 if named("part").is_some() => Hold::Parts(vec![(OTHER, named("part").unwrap() as u16)]),
                 place if place < free => Hold::Free,
                 place if place < free + mine => Hold::By(ME),
                 _ => Hold::By(OTHER),
@@ -108,19 +109,22 @@ fn ask(line: &str, picture: &Picture) -> (ResourceRequest, Vec<ModelName>, Vec<N
 /// `n1:2 n3:4` for a placement by rank, else the words of the reason.
 fn outcome(nodes: &[&str], request: &str) -> String {
     let picture = picture(nodes);
+    let share = request.split_whitespace().find_map(|word| word.strip_prefix("share="));
     let (request, models, failed_on) = ask(request, &picture);
     let devices_max = request.devices_max;
+    let milli = share.map_or(1000, |share| share.parse().unwrap());
     let ask = Ask {
         lease: ME,
         request: &request,
         models,
         devices_max,
+        milli,
         failed_on: &failed_on,
     };
     match plan(&picture, &ask) {
         Ok(allocations) => {
             for allocation in &allocations {
-                check_whole(&picture, &request, allocation);
+                check_whole(&picture, &request, milli, allocation);
             }
             let member = |one: &holdfast_proto::placement::Allocation| format!("n{}:{}", one.node.0, one.devices.len());
             allocations.iter().map(member).collect::<Vec<_>>().join(" ")
@@ -129,7 +133,12 @@ fn outcome(nodes: &[&str], request: &str) -> String {
     }
 }
 
-fn check_whole(picture: &Picture, request: &ResourceRequest, one: &holdfast_proto::placement::Allocation) {
+fn check_whole(
+    picture: &Picture,
+    request: &ResourceRequest,
+    milli: u16,
+    one: &holdfast_proto::placement::Allocation,
+) {
     assert!(
         one.devices.windows(2).all(|pair| pair[0] < pair[1]),
         "ordered, each once"
@@ -137,7 +146,7 @@ fn check_whole(picture: &Picture, request: &ResourceRequest, one: &holdfast_prot
     let node = &picture.nodes[&one.node];
     for device in &one.devices {
         let device = node.devices.iter().find(|here| here.id == *device).unwrap();
-        assert!(matches!(device.hold, Hold::Free | Hold::By(ME)));
+        assert!(device.left(ME) >= milli);
     }
     assert_eq!(
         u64::from(one.cpu_milli),
@@ -342,6 +351,48 @@ fn a_lease_that_moves_may_keep_what_its_earlier_epoch_holds() {
 }
 
 #[test]
+fn a_part_goes_where_a_gap_is_and_a_whole_device_never_is_one_that_is_shared() {
+    check(
+        &["n1 a 8/8xa100", "n2 a 2/2xa100 part=400"],
+        &[
+            ("1 a100 share=300", "n2:1"),
+            ("1 a100 share=600", "n2:1"),
+            ("2 a100 one-node", "n1:2"),
+            ("10 a100", "busy: 9 of 10 devices free, 10 asked"),
+        ],
+    );
+    let full = ["n1 a 1/1xa100 part=400 cpu=1000"];
+    check(
+        &full,
+        &[
+            ("1 a100 share=600", "n1:1"),
+            ("1 a100 share=601", "busy: 0 of 1 devices free, 1 asked"),
+            ("1 a100", "busy: 0 of 1 devices free, 1 asked"),
+            (
+                "1 a100 share=100 cpu=1001",
+                "1 devices asked, max 0 possible",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_part_is_taken_of_the_device_that_is_begun() {
+    let picture = picture(&["n1 a 4/4xa100 part=400"]);
+    let (request, models, _) = ask("1 a100", &picture);
+    let ask = Ask {
+        lease: ME,
+        request: &request,
+        models,
+        devices_max: 1,
+        milli: 600,
+        failed_on: &[],
+    };
+    let begun = picture.nodes[&NodeId(1)].devices[0].id;
+    assert_eq!(plan(&picture, &ask).unwrap()[0].devices, [begun]);
+}
+
+#[test]
 fn devices_of_one_island_stay_together() {
     let picture = picture(&["n1 a 8/8xa100 islands=4 out=1"]);
     let (request, models, _) = ask("4 a100", &picture);
@@ -350,6 +401,7 @@ fn devices_of_one_island_stay_together() {
         request: &request,
         models,
         devices_max: 4,
+        milli: 1000,
         failed_on: &[],
     };
     let allocations = plan(&picture, &ask).unwrap();
@@ -370,10 +422,11 @@ fn two_gangs_of_one_batch_never_share_a_device() {
         request: &request,
         models: models.clone(),
         devices_max: 12,
+        milli: 1000,
         failed_on: &[],
     };
     let first = plan(&picture, &ask(ME)).unwrap();
-    picture.grant(ME, &first);
+    picture.grant(ME, 1000, &first);
     let reason = plan(&picture, &ask(LeaseId::from_index(3))).unwrap_err();
     assert_eq!(reason.to_string(), "busy: 4 of 16 devices free, 12 asked");
 }

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)]
 
-use holdfast_proto::command::{Command, CreateLease, InitCluster};
+use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, InitCluster};
+use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, NodeId, Nonce};
 use holdfast_proto::lease::{EndReason, LeaseKind};
 use holdfast_proto::node::NodeRole;
@@ -125,16 +126,24 @@ fn tenants() -> Vec<Command> {
     ]
 }
 
+fn create() -> CreateLease {
+    CreateLease {
+        tenant: name("blue"),
+        kind: LeaseKind::Session,
+        label: Some(name("train-7b")),
+        request: request(),
+        terms: terms(),
+        workload: workload(),
+    }
+}
+
 fn leases() -> Vec<Command> {
     let (lease, epoch, attempt, node) = (LEASE, Epoch(5), Attempt(6), NODE);
     vec![
-        Command::CreateLease(Box::new(CreateLease {
-            tenant: name("blue"),
-            kind: LeaseKind::Session,
-            label: Some(name("train-7b")),
-            request: request(),
-            terms: terms(),
-            workload: workload(),
+        Command::CreateLease(Box::new(create())),
+        Command::CreateLeaseWith(Box::new(CreateLeaseWith {
+            lease: create(),
+            conditions: vec![Condition::Share(Box::new(Share { milli: 400 }))],
         })),
         Command::CommitPlacement {
             lease,

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::event::{Event, LeaseRequested};
 use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, NodeId};
 use holdfast_proto::lease::{EndReason, LeaseKind};
@@ -129,6 +130,10 @@ fn leases() -> Vec<Event> {
             workload: workload(),
             tariff: 7,
         })),
+        Event::LeaseConditioned {
+            lease,
+            conditions: vec![Condition::Share(Box::new(Share { milli: 400 }))],
+        },
         Event::PlacementDeferred {
             lease,
             reason: "2 h100 are free".to_owned(),

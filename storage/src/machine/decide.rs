@@ -49,6 +49,7 @@ pub(super) fn decide(draft: &mut Draft, envelope: &Envelope) -> Result<(), Rejec
         | Command::SetTenant { .. }
         | Command::SetTariff(_) => tenant::decide(draft, &envelope.command),
         Command::CreateLease(create) => lease::create(draft, envelope.project.as_ref(), create),
+        Command::CreateLeaseWith(create) => lease::create_with(draft, envelope.project.as_ref(), create),
         Command::ReleaseLease { .. }
         | Command::RenewLease { .. }
         | Command::EndLease { .. }

@@ -30,6 +30,7 @@ mod kind {
     pub(super) const JOIN_TOKENS: u16 = DISK + 0x108;
     pub(super) const TARIFFS: u16 = DISK + 0x109;
     pub(super) const REQUESTS: u16 = DISK + 0x10a;
+    pub(super) const CONDITIONS: u16 = DISK + 0x10b;
     pub(super) const END: u16 = DISK + 0x10f;
 }
 
@@ -130,6 +131,9 @@ impl State {
         put(out, kind::NODES, &self.nodes, |node| (**node).clone())?;
         put(out, kind::DEVICES, &self.devices, |slot| (**slot).clone())?;
         put(out, kind::LEASES, &self.leases, |lease| (**lease).clone())?;
+        put(out, kind::CONDITIONS, &self.conditions, |conditions| {
+            (**conditions).clone()
+        })?;
         put(out, kind::ENDED, &self.ended, |lease| *lease)?;
         put(out, kind::TENANTS, &self.tenants, |tenant| *tenant)?;
         put(out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
@@ -179,6 +183,7 @@ impl State {
             kind::NODES => take(&mut self.nodes, payload, Arc::new)?,
             kind::DEVICES => take(&mut self.devices, payload, Arc::new)?,
             kind::LEASES => take(&mut self.leases, payload, Arc::new)?,
+            kind::CONDITIONS => take(&mut self.conditions, payload, Arc::new)?,
             kind::ENDED => take(&mut self.ended, payload, |lease| lease)?,
             kind::TENANTS => take(&mut self.tenants, payload, |tenant| tenant)?,
             kind::ACCESS_TOKENS => take(&mut self.access_tokens, payload, Arc::new)?,

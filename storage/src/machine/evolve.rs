@@ -48,6 +48,7 @@ impl State {
             | Event::DeviceGraded { .. }
             | Event::ClockSuspected { .. } => node::fold(self, record),
             Event::LeaseRequested(_)
+            | Event::LeaseConditioned { .. }
             | Event::PlacementDeferred { .. }
             | Event::LeaseActivated { .. }
             | Event::LeaseFrozen { .. }

@@ -46,6 +46,12 @@ impl State {
         hasher.update(&sum(&self.join_tokens, |_, join| bytes(&**join)));
         hasher.update(&sum(&self.tariffs, |_, tariff| bytes(&**tariff)));
         hasher.update(&sum(&self.requests, |name, answer| bytes(&(*name, answer.clone()))));
+        // Without any, the hash is that of builds which do not know them.
+        if !self.conditions.is_empty() {
+            hasher.update(&sum(&self.conditions, |lease, conditions| {
+                bytes(&(*lease, (**conditions).clone()))
+            }));
+        }
         Digest(*hasher.finalize().as_bytes())
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 
 use holdfast_proto::id::{DeviceId, TenantId};
 use holdfast_proto::lease::LeaseStatus;
+use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::tariff::amount_micros;
 use holdfast_proto::time::Span;
@@ -66,6 +67,9 @@ fn devices(state: &State, found: &mut Found) {
         for placement in lease.placements() {
             let epoch = placement.epoch;
             let members = placement.members.iter().filter(|member| !member.released);
+            if state.milli_of(*id) < DEVICE_MILLI {
+                continue;
+            }
             for device in members.flat_map(|member| &member.allocation.devices) {
                 let before = holders.insert(*device, Holder { lease: *id, epoch });
                 // A later epoch of the same lease may take a device over from an earlier one.
@@ -80,6 +84,7 @@ fn devices(state: &State, found: &mut Found) {
         let held = holders.get(id).copied();
         let what = || format!("device {id} is held by {:?}, its leases say {held:?}", slot.holder);
         found.unless(slot.holder == held, 1, what);
+        shares(state, *id, slot.holder.is_some(), found);
         let listed = state
             .nodes
             .get(&slot.node)
@@ -88,6 +93,16 @@ fn devices(state: &State, found: &mut Found) {
             format!("device {id} is not in the list of its node {}", slot.node)
         });
     }
+}
+
+/// 1: what is held of a device in parts is at most the whole, and nothing when somebody holds the whole.
+fn shares(state: &State, id: DeviceId, whole: bool, found: &mut Found) {
+    let sharers = state.sharers(id);
+    let held: u32 = sharers.iter().map(|sharer| u32::from(sharer.milli)).sum();
+    let most = if whole { 0 } else { u32::from(DEVICE_MILLI) };
+    found.unless(held <= most, 1, || {
+        format!("{held} thousandths of device {id} are held, {most} may be: {sharers:?}")
+    });
 }
 
 /// 1: what tenants hold is the sum of their live leases.

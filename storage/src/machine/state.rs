@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use holdfast_proto::condition::Condition;
 use holdfast_proto::device::{Device, Grade, ModelName};
 use holdfast_proto::event::LeaseRequested;
 use holdfast_proto::id::{
@@ -55,6 +56,8 @@ pub struct State {
     pub devices: Map<DeviceId, Arc<Slot>>,
     /// Leases: all that live, and the newest that have ended.
     pub leases: Map<LeaseId, Arc<Lease>>,
+    /// What leases were requested with beyond their resource requests; most have nothing.
+    pub conditions: Map<LeaseId, Arc<Vec<Condition>>>,
     /// Ended leases in the order of their ends, by the position of the end.
     pub ended: Map<Cursor, LeaseId>,
     /// Tenants.
@@ -78,8 +81,21 @@ pub struct Index {
     pub on_node: Map<(NodeId, LeaseId), ()>,
     /// Leases that wait for a placement, in the order of the queue: highest priority first, then oldest.
     pub waiting: Map<(u8, LeaseId), ()>,
+    /// Leases that hold a part of a device, by the device.
+    pub sharers: Map<DeviceId, Arc<Vec<Sharer>>>,
     /// How many present nodes offer the same: what could ever fit is computed from few shapes, not from many devices.
     pub shapes: Map<Shape, u32>,
+}
+
+/// A lease that holds a part of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sharer {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The generation of its placement.
+    pub epoch: Epoch,
+    /// Its part, in thousandths.
+    pub milli: u16,
 }
 
 /// What a node offers when it is empty.
@@ -189,17 +205,10 @@ pub struct Slot {
     pub reason: String,
     /// When the grade began.
     pub since: Timestamp,
-    /// The allocation that holds it.
+    /// The allocation that holds it whole; parts of it are in [`Index::sharers`].
     pub holder: Option<Holder>,
 }
 
-impl Slot {
-    /// Reports whether the device may be granted, as far as it is asked alone.
-    #[must_use]
-    pub fn is_free(&self) -> bool {
-        self.holder.is_none() && self.grade == Grade::Healthy
-    }
-}
 
 /// The generation of a lease's placement that holds a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]

@@ -115,7 +115,7 @@ impl State {
     /// Returns the devices of a node that may be granted; none when the node takes no new work.
     pub fn free_devices(&self, node: NodeId) -> impl Iterator<Item = &Arc<Slot>> {
         let takes = self.nodes.get(&node).is_some_and(|node| node.takes_work());
-        self.devices_of(node).filter(move |slot| takes && slot.is_free())
+        self.devices_of(node).filter(move |slot| takes && self.is_free(slot))
     }
 
     /// Returns the devices of a node that nobody holds and that are well, as far as can be known: none while the node
@@ -125,12 +125,19 @@ impl State {
             .nodes
             .get(&node)
             .is_some_and(|node| node.status == NodeStatus::Ready);
-        self.devices_of(node).filter(move |slot| heard && slot.is_free())
+        self.devices_of(node).filter(move |slot| heard && self.is_free(slot))
     }
 
     /// Returns the nodes that belong to the cluster, in order of their ids.
     pub fn present_nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values().filter(|node| node.status != NodeStatus::Removed)
+    }
+
+    /// Returns the highest level of the rules that every node's build knows: until all have told, that is the first.
+    #[must_use]
+    pub fn rules_known(&self) -> u32 {
+        let known = |node: &Arc<Node>| node.inventory.as_ref().map_or(1, |inventory| inventory.rules());
+        self.present_nodes().map(known).min().unwrap_or(1).min(super::LEVEL_MAX)
     }
 
     /// Returns the node with a label, or whose id is written so.

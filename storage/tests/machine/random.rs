@@ -30,6 +30,7 @@ pub fn cluster() -> Vec<String> {
         let token = crate::world::tenant_token(tenant).0;
         lines.push(format!("create-access-token token={token} tenant={tenant}"));
     }
+    lines.push("raise-machine-level level=2".to_owned());
     lines
 }
 
@@ -174,9 +175,10 @@ impl Author {
             let mine = |slot: &holdfast_storage::machine::state::Slot| {
                 slot.holder.is_some_and(|holder| holder.lease == lease.id())
             };
+            let milli = state.milli_of(lease.id());
             let free: Vec<String> = state
                 .devices_of(id)
-                .filter(|slot| blind || slot.is_free() || mine(slot))
+                .filter(|slot| blind || mine(slot) || state.milli_free(slot, lease.id()) >= milli)
                 .take(missing)
                 .map(|slot| slot.device.id.0[15].to_string())
                 .collect();
@@ -257,6 +259,12 @@ impl Author {
         ][self.below(6)];
         let request = self.below(40);
         let length = [60, 3600, 86_400][self.below(3)];
+        if self.below(3) == 0 {
+            let share = [100, 190, 400, 500, 810][self.below(5)];
+            return format!(
+                "create-lease-with tenant={tenant} devices=1 share={share} for={length} request={request}{shape}"
+            );
+        }
         format!(
             "create-lease tenant={tenant} devices={devices} for={length} request={request}{shape} priority={}",
             self.below(3)

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_proto::condition;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::{Attempt, Cursor, DeviceId, Epoch, LeaseId, NodeId};
 
@@ -19,6 +20,8 @@ pub struct Witness {
     epochs: BTreeMap<LeaseId, Epoch>,
     attempts: BTreeMap<LeaseId, (Epoch, Attempt)>,
     tokens: BTreeMap<LeaseId, u64>,
+    /// Leases that hold parts of devices, in thousandths.
+    shares: BTreeMap<LeaseId, u32>,
     ended: BTreeSet<LeaseId>,
 }
 
@@ -50,6 +53,9 @@ impl Witness {
                 for allocation in allocations {
                     self.grant(*lease, *epoch, allocation.node, &allocation.devices)?;
                 }
+            }
+            Event::LeaseConditioned { lease, conditions } => {
+                self.shares.insert(*lease, condition::milli(conditions).into());
             }
             Event::StartAccepted { lease, epoch, attempt } => self.start(*lease, *epoch, *attempt)?,
             Event::AllocationExited { lease, epoch, node, .. } => {
@@ -92,10 +98,16 @@ impl Witness {
     }
 
     fn grant(&mut self, lease: LeaseId, epoch: Epoch, node: NodeId, devices: &[DeviceId]) -> Result<(), String> {
-        for (other, held) in &self.granted {
+        let milli = |lease: &LeaseId| self.shares.get(lease).copied().unwrap_or(1000);
+        for device in devices {
             // The next epoch of one lease may take over what its earlier one still holds.
-            if other.0 != lease && held.iter().any(|device| devices.contains(device)) {
-                return Err(format!("a device of {} is granted to {lease}", other.0));
+            let holds = |(key, held): &(&(LeaseId, Epoch, NodeId), &Vec<DeviceId>)| {
+                key.0 != lease && held.contains(device)
+            };
+            let others: BTreeSet<LeaseId> = self.granted.iter().filter(holds).map(|(key, _)| key.0).collect();
+            let held: u32 = others.iter().map(milli).sum();
+            if held + milli(&lease) > 1000 {
+                return Err(format!("a device of {others:?} is granted to {lease}"));
             }
         }
         self.granted.insert((lease, epoch, node), devices.to_vec());

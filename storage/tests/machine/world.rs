@@ -3,7 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use holdfast_proto::command::{Command, CreateLease, Envelope, InitCluster};
+use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, Envelope, InitCluster};
+use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::device::{Device, DeviceKind, Grade};
 use holdfast_proto::event::{EventRecord, NodeWork};
 use holdfast_proto::id::{
@@ -199,7 +200,7 @@ impl World {
             "create-join-token" | "create-access-token" | "revoke-token" | "set-tenant" | "set-tariff" => {
                 tenant_command(words)
             }
-            "create-lease" | "release-lease" | "renew-lease" | "end-lease" | "commit-checkpoint" => {
+            "create-lease" | "create-lease-with" | "release-lease" | "renew-lease" | "end-lease" | "commit-checkpoint" => {
                 self.lease_command(words)
             }
             "commit-placement" | "defer-placement" | "report-prepared" | "report-started" | "report-exited" => {
@@ -437,7 +438,15 @@ impl World {
 
     fn lease_command(&mut self, words: &Words) -> Made<Command> {
         if words.verb == "create-lease" {
-            return create_lease(words);
+            return Ok(Command::CreateLease(Box::new(create_lease(words)?)));
+        }
+        if words.verb == "create-lease-with" {
+            let share = |text: &str| text.parse().map(|milli| Condition::Share(Box::new(Share { milli })));
+            let conditions: Result<_, _> = words.list("share").into_iter().map(share).collect();
+            return Ok(Command::CreateLeaseWith(Box::new(CreateLeaseWith {
+                lease: create_lease(words)?,
+                conditions: conditions.map_err(|_| "share=MILLI")?,
+            })));
         }
         let lease = self.lease(words)?;
         let state = self.machine.state();
@@ -668,12 +677,12 @@ fn tenant_command(words: &Words) -> Made<Command> {
     })
 }
 
-fn create_lease(words: &Words) -> Made<Command> {
+fn create_lease(words: &Words) -> Made<CreateLease> {
     let devices = words.get("devices")?;
     let (least, most) = devices.split_once('-').unwrap_or((devices, devices));
     let count = |text: &str| text.parse::<u32>().map_err(|_| format!("devices={devices}"));
     let names = |key| words.list(key).into_iter().map(name).collect::<Made<Vec<Name>>>();
-    Ok(Command::CreateLease(Box::new(CreateLease {
+    Ok(CreateLease {
         tenant: name(words.opt("tenant").unwrap_or("blue"))?,
         kind: LeaseKind::Job,
         label: words.opt("label").map(name).transpose()?,
@@ -714,5 +723,5 @@ fn create_lease(words: &Words) -> Made<Command> {
             image: words.opt("image").map(name).transpose()?,
             checkpoints: true,
         },
-    })))
+    })
 }

@@ -394,7 +394,7 @@ impl World {
         let free = state
             .devices
             .values()
-            .filter(|slot| slot.is_free())
+            .filter(|slot| state.milli_free(slot, lease) >= state.milli_of(lease))
             .map(|slot| slot.device.id);
         let count = requested.request.devices_min;
         let allocation = Allocation {

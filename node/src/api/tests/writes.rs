@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::device::Grade;
-use holdfast_proto::id::{DeviceId, Generation, RequestId};
+use holdfast_proto::id::{DeviceId, Generation, LeaseId, RequestId};
 use holdfast_proto::telemetry::HealthEdge;
 use holdfast_proto::tenant::Role;
 use reqwest::Method;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::world::{DEVICES, World, shown};
 use crate::api::Limits;
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::env::{Clock, OsClock};
 use crate::wire::bill::Bill;
 use crate::wire::cluster::{Applied, ClusterView};
@@ -86,6 +86,46 @@ async fn a_lease_is_ordered_shown_extended_and_given_back() {
         history.lines[0]
     );
     assert!(history.lines.iter().any(|line| line.text.contains("on n1")));
+}
+
+async fn leased(client: &Client, order: &LeaseOrder) -> Result<LeaseId, ClientError> {
+    let accepted = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", order).await?;
+    Ok(accepted.body.lease)
+}
+
+/// What an order is quoted for an hour.
+async fn rate(client: &Client, order: &LeaseOrder) -> u64 {
+    let quote = client.command::<Quote>(Method::POST, "/v1/quotes", order).await.unwrap();
+    quote.body.offers[0].micros_per_hour
+}
+
+#[tokio::test]
+async fn parts_of_one_device_are_leased_shown_and_priced_once_every_node_knows_them() {
+    let world = World::start().await;
+    let client = world.client(Some(&world.operator));
+    let part = |share_milli| LeaseOrder {
+        share_milli: Some(share_milli),
+        ..order(1)
+    };
+    assert_eq!(code_of(&leased(&client, &part(400)).await.unwrap_err()), code::LEVEL_TOO_LOW);
+    world.say(Command::RaiseMachineLevel { level: 2 });
+    assert_eq!(code_of(&leased(&client, &part(1000)).await.unwrap_err()), "out-of-range");
+    let first = leased(&client, &part(400)).await.unwrap();
+    let second = leased(&client, &part(600)).await.unwrap();
+    world.run(first);
+    world.run(second);
+    let gpus: GpuList = client.get("/v1/gpus").await.unwrap().body;
+    let shared: Vec<_> = gpus.gpus.iter().filter(|gpu| gpu.leased).collect();
+    assert_eq!(shared.len(), 1);
+    let parts: Vec<_> = shared[0].parts.iter().map(|part| (part.milli, part.lease)).collect();
+    assert_eq!((shared[0].lease, parts), (None, vec![(400, Some(first)), (600, Some(second))]));
+
+    let view: LeaseView = client.get(&format!("/v1/leases/{first}")).await.unwrap().body;
+    let (whole, quoted) = (rate(&client, &order(1)).await, rate(&client, &part(400)).await);
+    assert_eq!((view.share_milli, view.micros_per_hour), (Some(400), Some(quoted)));
+    assert_eq!(quoted, whole * 4 / 10);
+    let history: LeaseHistory = client.get(&format!("/v1/leases/{first}/events")).await.unwrap().body;
+    assert!(history.lines[1].text.starts_with("40.0 % of the device"), "{:?}", history.lines[1]);
 }
 
 #[tokio::test]

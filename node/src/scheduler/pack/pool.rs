@@ -157,20 +157,24 @@ impl Pool {
 
     /// Takes what a request asks for from a node.
     pub(super) fn take(&mut self, id: u32, request: &Request, quote: Quote, prices: &Prices) -> Grant {
-        let node = &self.nodes[id as usize];
-        let devices = match request.devices {
-            0 => Vec::new(),
-            _ => self.kinds[node.kind as usize].pick(&node.free, request, quote, prices),
-        };
         let grant = Grant {
             node: id,
-            devices,
+            devices: self.pick(id, request, quote, prices),
             milli: request.milli,
             cpu_milli: request.cpu_milli,
             memory_mib: request.memory_mib,
         };
         self.change(&grant, false);
         grant
+    }
+
+    /// The devices that a request is given on a node.
+    pub(super) fn pick(&self, id: u32, request: &Request, quote: Quote, prices: &Prices) -> Vec<u16> {
+        let node = &self.nodes[id as usize];
+        match request.devices {
+            0 => Vec::new(),
+            _ => self.kinds[node.kind as usize].pick(&node.free, request, quote, prices),
+        }
     }
 
     /// Changes what is free on a node by a grant.

@@ -140,7 +140,8 @@ impl Glance {
                     return;
                 }
                 let cost = least + prices.stranded(self.usable - milli * MILLI - waste, cpu);
-                if best.is_none_or(|best| cost < best.cost) {
+                // Of equal costs the later way: less is free on that device.
+                if best.is_none_or(|best| cost <= best.cost) {
                     best = Some(Quote {
                         cost,
                         group: number,

@@ -125,7 +125,7 @@ fn check_device(draft: &Draft, node: NodeId, device: &Device) -> Result<(), Reje
     // A card may move with its machine to a new node id (a wiped disk), once the old one is known to be gone.
     let owner = draft.state().nodes.get(&slot.node).map(|owner| owner.status);
     let gone = matches!(owner, None | Some(NodeStatus::Lost | NodeStatus::Removed));
-    match gone && slot.holder.is_none() {
+    match gone && !draft.state().is_held(&slot) {
         true => Ok(()),
         false => Err(conflict(node, device.id, "another node has it; remove that node first")),
     }
@@ -151,16 +151,15 @@ fn health(draft: &mut Draft, node: NodeId, edges: &[HealthEdge]) -> Result<(), R
 
 /// Changes a device's grade. Work on a device that is out of the pool stops, and moves once that is proven.
 fn grade(draft: &mut Draft, node: NodeId, edge: HealthEdge) {
-    let holder = draft.state().devices.get(&edge.device).and_then(|slot| slot.holder);
+    let holders = draft.state().holders(edge.device);
     let reason = format!("device {} is {}: {}", edge.device, grade_name(edge.grade), edge.reason);
     let ends_work = edge.grade.ends_work();
     draft.emit(Event::DeviceGraded { node, edge });
-    let Some(holder) = holder.filter(|_| ends_work) else {
-        return;
-    };
-    let lease = draft.state().leases.get(&holder.lease);
-    if lease.is_some_and(|lease| lease.epoch == holder.epoch) {
-        migrate(draft, holder.lease, &reason);
+    for holder in holders.into_iter().filter(|_| ends_work) {
+        let lease = draft.state().leases.get(&holder.lease);
+        if lease.is_some_and(|lease| lease.epoch == holder.epoch) {
+            migrate(draft, holder.lease, &reason);
+        }
     }
 }
 

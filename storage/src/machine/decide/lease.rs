@@ -1,6 +1,6 @@
 //! Decides leases as a whole: requests, releases, renewals, their time and money, and the states they save.
 
-use holdfast_proto::command::{Command, CreateLease};
+use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith};
 use holdfast_proto::event::{Event, LeaseRequested};
 use holdfast_proto::id::{Fence, LeaseId, ProjectId};
 use holdfast_proto::lease::{EndReason, LeaseStatus};
@@ -74,6 +74,21 @@ pub(super) fn create(draft: &mut Draft, project: Option<&ProjectId>, create: &Cr
         workload: create.workload.clone(),
         tariff: draft.state().cluster.tariff,
     })));
+    Ok(())
+}
+
+/// Decides a new lease under conditions.
+pub(super) fn create_with(
+    draft: &mut Draft,
+    project: Option<&ProjectId>,
+    asked: &CreateLeaseWith,
+) -> Result<(), Rejection> {
+    shape::conditions(draft.state().cluster.level, &asked.lease.request, &asked.conditions)?;
+    create(draft, project, &asked.lease)?;
+    draft.emit(Event::LeaseConditioned {
+        lease: LeaseId::from_index(draft.index()),
+        conditions: asked.conditions.clone(),
+    });
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use holdfast_proto::condition::share_of;
 use holdfast_proto::device::{Grade, ModelName};
 use holdfast_proto::event::Event;
 use holdfast_proto::id::{DeviceId, Epoch, FencingToken, LeaseId, NodeId};
@@ -168,14 +169,28 @@ fn check_device(draft: &Draft, lease: &Lease, node: NodeId, device: DeviceId) ->
     if slot.grade != Grade::Healthy {
         return Err(conflict(lease, format!("device {device} is out: {}", slot.reason)));
     }
-    if let Some(holder) = slot.holder.filter(|holder| holder.lease != lease.id()) {
-        return Err(conflict(lease, format!("device {device} belongs to {}", holder.lease)));
-    }
+    check_share(draft, lease, slot)?;
     let models = &lease.requested.request.models;
     if !models.is_empty() && !models.contains(&slot.device.model) {
         return Err(conflict(lease, format!("device {device} is a {}", slot.device.model)));
     }
     Ok(Arc::clone(slot))
+}
+
+/// Checks that enough of a device is free for the lease; what an earlier epoch of it holds is.
+fn check_share(draft: &Draft, lease: &Lease, slot: &Slot) -> Result<(), Rejection> {
+    let (id, device) = (lease.id(), slot.device.id);
+    if let Some(holder) = slot.holder.filter(|holder| holder.lease != id) {
+        return Err(conflict(lease, format!("device {device} belongs to {}", holder.lease)));
+    }
+    let (asked, free) = (draft.state().milli_of(id), draft.state().milli_free(slot, id));
+    match asked > free {
+        true => Err(conflict(
+            lease,
+            format!("{asked} thousandths of device {device} granted, {free} left"),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Checks CPU and memory: enough for the devices, and no more than is left.
@@ -221,9 +236,10 @@ fn rate(draft: &Draft, lease: &Lease, slots: &[Arc<Slot>]) -> Result<u64, Reject
         let unknown = Rejection::PriceUnknown { model: model.clone() };
         draft.state().price(lease.requested.tariff, model, plan).ok_or(unknown)
     };
-    slots
+    let whole = slots
         .iter()
-        .try_fold(0_u64, |sum, slot| Ok(sum.saturating_add(price(&slot.device.model)?)))
+        .try_fold(0_u64, |sum, slot| Ok(sum.saturating_add(price(&slot.device.model)?)))?;
+    Ok(share_of(whole, draft.state().milli_of(lease.id())))
 }
 
 /// Returns the newest saved state that a store which can be heard holds. Work that has saved its state does not start

@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 
+use holdfast_proto::condition::{CONDITIONS_MAX, Condition, LEVEL};
 use holdfast_proto::id::Name;
 use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::limits::{
-    CAP_MICROS_MAX, LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN, REQUEST_MODELS_MAX,
+    CAP_MICROS_MAX, DEVICE_MILLI, LEASE_DEVICES_MAX, LEASE_DURATION_MS_MAX, LEASE_DURATION_MS_MIN, REQUEST_MODELS_MAX,
     TEXT_BYTES_MAX, WORKLOAD_BYTES_MAX, WORKLOAD_WORDS_MAX,
 };
 use holdfast_proto::node::NodeAddress;
@@ -133,6 +134,28 @@ pub(super) fn request(request: &ResourceRequest) -> Result<(), Rejection> {
     within("memory for each device", memory, 0..=MEMORY_MIB_PER_DEVICE_MAX)?;
     names("models", &request.models)?;
     names("zones", &request.zones)
+}
+
+/// Checks conditions on their own, and against the request that they belong to.
+pub(super) fn conditions(level: u32, request: &ResourceRequest, conditions: &[Condition]) -> Result<(), Rejection> {
+    if level < LEVEL {
+        let allowed = "absent until every node runs a build that knows them";
+        return Err(out_of_range("conditions", conditions.len(), allowed));
+    }
+    within("number of conditions", conditions.len(), 1..=CONDITIONS_MAX)?;
+    for (place, condition) in conditions.iter().enumerate() {
+        let same = |other: &Condition| std::mem::discriminant(other) == std::mem::discriminant(condition);
+        if conditions[..place].iter().any(same) {
+            return Err(out_of_range("conditions", "the same one twice", "each named once"));
+        }
+        match condition {
+            Condition::Share(share) => {
+                within("share in thousandths of a device", share.milli, 1..=DEVICE_MILLI - 1)?;
+                within("devices of which a share is asked", request.devices_max, 1..=1)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks terms on their own.

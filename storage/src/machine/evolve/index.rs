@@ -16,6 +16,7 @@ impl State {
             if let Some(key) = lease.queue_key() {
                 index.waiting.insert(key, ());
             }
+            index.share(self.milli_of(*id), lease);
             for member in lease.placements().flat_map(|placement| &placement.members) {
                 if !member.released {
                     index.on_node.insert((member.allocation.node, *id), ());

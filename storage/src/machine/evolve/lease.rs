@@ -14,6 +14,11 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
     let at = record.at;
     match &record.event {
         Event::LeaseRequested(requested) => lease_requested(state, requested, record),
+        Event::LeaseConditioned { lease, conditions } => {
+            if state.leases.contains_key(lease) {
+                state.conditions.insert(*lease, Arc::new(conditions.clone()));
+            }
+        }
         Event::PlacementDeferred { lease, reason } => {
             state.change_lease(*lease, |lease| lease.reason = Some(reason.clone()));
         }
@@ -127,6 +132,7 @@ fn ended(state: &mut State, lease: LeaseId, reason: EndReason, record: &EventRec
         }
         state.ended.remove(&cursor);
         state.leases.remove(&oldest);
+        state.conditions.remove(&oldest);
     }
 }
 

@@ -9,7 +9,7 @@ use holdfast_proto::node::{BootProof, Inventory, NodeAddress, NodeSpec, NodeStat
 use holdfast_proto::telemetry::HealthEdge;
 use holdfast_proto::time::Timestamp;
 
-use super::super::state::{Node, Slot, State};
+use super::super::state::{Node, Sharer, Slot, State};
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
     let at = record.at;
@@ -215,16 +215,19 @@ fn graded(state: &mut State, node: NodeId, edge: &HealthEdge, at: Timestamp) {
         slot.holder
     });
     state.put_shape(node);
-    let Some(holder) = holder.filter(|_| edge.grade.ends_work()) else {
+    if !edge.grade.ends_work() {
         return;
-    };
-    state.change_lease(holder.lease, |lease| {
-        if let Some(placement) = lease
-            .placement
-            .as_mut()
-            .filter(|placement| placement.epoch == holder.epoch)
-        {
-            placement.given_up = true;
-        }
-    });
+    }
+    let sharers = state.sharers(edge.device).iter().map(Sharer::holder);
+    for holder in holder.into_iter().chain(sharers).collect::<Vec<_>>() {
+        state.change_lease(holder.lease, |lease| {
+            if let Some(placement) = lease
+                .placement
+                .as_mut()
+                .filter(|placement| placement.epoch == holder.epoch)
+            {
+                placement.given_up = true;
+            }
+        });
+    }
 }

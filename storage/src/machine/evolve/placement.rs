@@ -1,6 +1,5 @@
 //! Folds what happens to placements: grants, starts and ends of members, and who holds which device.
 
-use std::sync::Arc;
 
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::{Attempt, DeviceId, Epoch, FencingToken, LeaseId, NodeId};
@@ -8,7 +7,7 @@ use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::workload::Checkpoint;
 
-use super::super::state::{Holder, Lease, Member, Placement, Run, Slot, State};
+use super::super::state::{Holder, Lease, Member, Placement, Run, State};
 use super::lease::hold;
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
@@ -99,9 +98,7 @@ fn committed(state: &mut State, lease: LeaseId, placement: Placement) {
     for member in &placement.members {
         state.index.on_node.insert((member.allocation.node, lease), ());
         for device in &member.allocation.devices {
-            if let Some(slot) = state.devices.get_mut(device) {
-                Arc::make_mut(slot).holder = Some(Holder { lease, epoch });
-            }
+            state.set_holder(*device, lease, Some(Holder { lease, epoch }));
         }
     }
     state.change_lease(lease, |lease| {
@@ -212,12 +209,9 @@ fn released(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId) {
             .retain(|placement| placement.members.iter().any(|member| !member.released));
     });
     for device in freed {
-        let held = |slot: &Slot| slot.holder == Some(Holder { lease, epoch });
-        if state.devices.get(&device).is_some_and(|slot| held(slot)) {
+        if state.holds(device, Holder { lease, epoch }) {
             let holder = state.leases.get(&lease).and_then(|lease| lease.holder_of(device));
-            if let Some(slot) = state.devices.get_mut(&device) {
-                Arc::make_mut(slot).holder = holder;
-            }
+            state.set_holder(device, lease, holder);
         }
     }
     let held = |placement: &Placement| placement.member(node).is_some_and(|member| !member.released);
@@ -241,7 +235,7 @@ fn change_member(state: &mut State, lease: LeaseId, epoch: Epoch, node: NodeId, 
 
 impl Lease {
     /// Returns the last placement with a member that holds the device.
-    fn holder_of(&self, device: DeviceId) -> Option<Holder> {
+    pub(super) fn holder_of(&self, device: DeviceId) -> Option<Holder> {
         let holds = |member: &Member| !member.released && member.allocation.devices.contains(&device);
         let placements = self
             .placements()
