@@ -13,6 +13,7 @@ pub mod bill;
 pub mod body;
 pub mod cluster;
 pub mod command;
+pub mod drain;
 pub mod edge;
 pub mod event;
 pub mod forward;

@@ -11,6 +11,7 @@ pub mod bill;
 pub mod cluster;
 pub mod console;
 pub mod daemon;
+pub mod drain;
 pub mod duration;
 pub mod error;
 pub mod event;

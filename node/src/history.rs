@@ -123,6 +123,7 @@ fn placement_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Opt
         Event::AttemptEnded { attempt, .. } => {
             format!("attempt {attempt} is over; the next one starts in the same place")
         }
+        Event::LeaseEvicted { node, .. } => format!("it has to leave {}, which is drained", named(*node)),
         Event::AllocationEnded { node, epoch, .. } => {
             format!(
                 "nothing of it (epoch {epoch}) is left on {}; its devices are free",
@@ -159,6 +160,10 @@ fn node_sentence(event: &Event, named: Named<'_>) -> Option<String> {
             false => format!("{} takes no new work: {reason}", named(*node)),
         },
         Event::NodeCordoned { node, .. } => format!("{} takes work again", named(*node)),
+        Event::NodeDraining { node, until } => {
+            format!("{} is drained: leases may go on there until {until}", named(*node))
+        }
+        Event::NodeDrained { node } => format!("{} is drained: nothing is left on it", named(*node)),
         Event::NodeRemoved { node } => format!("{} was removed", named(*node)),
         Event::NodeQuieted { node, .. } => format!("{} announced that it will be silent for a while", named(*node)),
         Event::DeviceGraded { node, edge } => {

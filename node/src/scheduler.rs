@@ -7,6 +7,7 @@
 //! Leases are planned in the order of the queue. For the first one that cannot be placed a place is kept; later ones have
 //! what is free beside it, and what is kept only if they are over in time.
 
+pub mod drain;
 pub mod explain;
 pub mod gang;
 pub mod pack;
@@ -28,6 +29,7 @@ use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
+use self::drain::Drains;
 use self::pack::WHOLE;
 use self::pack::knobs::LEASES;
 use self::pack::mix::Mix;
@@ -76,6 +78,7 @@ pub struct Scheduler {
     /// The requests that have come, and the last of them that is counted.
     mix: Mix,
     counted: Option<LeaseId>,
+    drains: Drains,
     /// The level of the rules that was proposed last, and when.
     raised: Option<(u32, u64)>,
     /// When the first lease that is held back may be looked at, though the state stands still.
@@ -96,6 +99,7 @@ impl Scheduler {
         let mut commands = self.ends(now_ms, stamp, state);
         self.forget(now_ms, state);
         commands.extend(self.raise(now_ms, state));
+        commands.extend(self.drains.step(now_ms, stamp, state));
         if self.planned != Some(state.applied.index) {
             commands.extend(self.placements(now_ms, stamp, state));
             self.planned = Some(state.applied.index);
@@ -117,7 +121,9 @@ impl Scheduler {
     /// Turns on the next rules once every node runs a build that knows them.
     fn raise(&mut self, now_ms: u64, state: &State) -> Option<Command> {
         let level = state.cluster.level.saturating_add(1);
-        let flying = self.raised.is_some_and(|(proposed, at)| proposed == level && now_ms < at + FLIGHT_MS);
+        let flying = self
+            .raised
+            .is_some_and(|(proposed, at)| proposed == level && now_ms < at + FLIGHT_MS);
         if level > state.rules_known() || flying {
             return None;
         }

@@ -9,6 +9,8 @@
 mod edges;
 #[path = "cluster/leaders.rs"]
 mod leaders;
+#[path = "cluster/placing.rs"]
+mod placing;
 #[path = "cluster/streams.rs"]
 mod streams;
 

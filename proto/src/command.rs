@@ -301,6 +301,29 @@ pub enum Command {
     },
     /// Tag 35. Requests a lease under conditions; from level [`crate::condition::LEVEL`] on.
     CreateLeaseWith(Box<CreateLeaseWith>),
+    /// Tag 36. Empties a node: no new work, and what it runs ends or moves, at the latest when the time is up.
+    DrainNode {
+        /// The node.
+        node: NodeId,
+        /// How long leases may go on there, counted from the stamp.
+        span: Span,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Tag 37. Stops a lease that has a part on a node which is drained, and sends it to its next placement.
+    EvictLease {
+        /// The lease.
+        lease: LeaseId,
+        /// The placement that is given up.
+        epoch: Epoch,
+        /// The node.
+        node: NodeId,
+    },
+    /// Tag 38. Says that a drained node holds nothing any more.
+    FinishDrain {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 /// The first entry of a cluster.
@@ -356,7 +379,9 @@ impl Command {
     #[must_use]
     pub fn level(&self) -> u32 {
         match self {
-            Self::CreateLeaseWith(_) => crate::condition::LEVEL,
+            Self::CreateLeaseWith(_) | Self::DrainNode { .. } | Self::EvictLease { .. } | Self::FinishDrain { .. } => {
+                crate::condition::LEVEL
+            }
             _ => 1,
         }
     }
@@ -419,4 +444,7 @@ command_table! {
     ReportClockSuspect 33 "report-clock-suspect";
     Annotate 34 "annotate";
     CreateLeaseWith 35 "create-lease-with";
+    DrainNode 36 "drain-node";
+    EvictLease 37 "evict-lease";
+    FinishDrain 38 "finish-drain";
 }

@@ -417,6 +417,27 @@ pub enum Event {
         /// The conditions.
         conditions: Vec<Condition>,
     },
+    /// Tag 44. A node is to be emptied; follows its `NodeCordoned`.
+    NodeDraining {
+        /// The node.
+        node: NodeId,
+        /// Until when leases may go on there.
+        until: Timestamp,
+    },
+    /// Tag 45. A placement is given up because one of its nodes is drained.
+    LeaseEvicted {
+        /// The lease.
+        lease: LeaseId,
+        /// The placement.
+        epoch: Epoch,
+        /// The node.
+        node: NodeId,
+    },
+    /// Tag 46. Every lease that had a part on the node has proven its end there.
+    NodeDrained {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 /// A lease as it was requested.
@@ -576,6 +597,9 @@ event_table! {
     Annotated 41 "annotated" Cluster;
     RequestRefused 42 "request-refused" Security;
     LeaseConditioned 43 "lease-conditioned" Lease;
+    NodeDraining 44 "node-draining" Node;
+    LeaseEvicted 45 "lease-evicted" Placement;
+    NodeDrained 46 "node-drained" Node;
 }
 
 impl Event {
@@ -588,6 +612,7 @@ impl Event {
             Self::PlacementCommitted { lease, .. }
             | Self::PlacementDeferred { lease, .. }
             | Self::LeaseConditioned { lease, .. }
+            | Self::LeaseEvicted { lease, .. }
             | Self::AllocationPrepared { lease, .. }
             | Self::StartAccepted { lease, .. }
             | Self::AllocationStarted { lease, .. }

@@ -69,6 +69,9 @@ pub const NODE_LOST_WAIT_MS: u64 = 4340;
 /// Longest planned quiet time of a node (`NodeQuiet`).
 pub const NODE_QUIET_MS_MAX: u64 = 120_000;
 
+/// Longest time that a drained node's leases may go on there, 7 days.
+pub const DRAIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
+
 /// How long frozen work is kept before it is killed, 10 min.
 pub const FREEZE_MS_MAX: u64 = 600_000;
 

@@ -123,7 +123,11 @@ impl Inventory {
     /// Returns the highest level of the machine's rules that the node's build knows, as its version says: `+rules.2`.
     #[must_use]
     pub fn rules(&self) -> u32 {
-        let said = self.version.split(['+', '.']).skip_while(|word| *word != "rules").nth(1);
+        let said = self
+            .version
+            .split(['+', '.'])
+            .skip_while(|word| *word != "rules")
+            .nth(1);
         said.and_then(|level| level.parse().ok()).unwrap_or(1)
     }
 }

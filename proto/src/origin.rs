@@ -29,6 +29,7 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
     match command {
         Command::InitCluster(_) => Allowed::Genesis,
         Command::CordonNode { .. }
+        | Command::DrainNode { .. }
         | Command::RemoveNode { .. }
         | Command::CreateJoinToken { .. }
         | Command::CreateAccessToken(_)
@@ -59,6 +60,8 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::CommitPlacement { .. }
         | Command::DeferPlacement { .. }
         | Command::EndLease { .. }
+        | Command::EvictLease { .. }
+        | Command::FinishDrain { .. }
         | Command::RecordStateHash { .. }
         // Only the leader can know that every replica has the rules; a person's word for it could stop all others.
         | Command::RaiseMachineLevel { .. }

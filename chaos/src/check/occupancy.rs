@@ -204,7 +204,12 @@ mod tests {
             lease: lease(of),
             conditions: vec![Condition::Share(Box::new(Share { milli }))],
         };
-        let shared = vec![share(1, 400), share(2, 600), placed(1, 1, 7, &[1]), placed(2, 1, 7, &[1])];
+        let shared = vec![
+            share(1, 400),
+            share(2, 600),
+            placed(1, 1, 7, &[1]),
+            placed(2, 1, 7, &[1]),
+        ];
         assert_eq!(outcome(shared.clone()), Ok(()));
         let more = [shared.clone(), vec![share(3, 1), placed(3, 1, 7, &[1])]].concat();
         assert!(outcome(more).is_err());

@@ -182,7 +182,7 @@ impl Agent {
         let careless = self.draws.chance(50);
         let mut free: Vec<(NodeId, DeviceId)> = Vec::new();
         for (id, slot) in &state.devices {
-            if careless || slot.is_free() {
+            if careless || state.is_free(slot) {
                 free.push((slot.node, *id));
             }
         }

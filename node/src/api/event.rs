@@ -226,6 +226,8 @@ fn subject(event: &Event) -> Option<String> {
         | Event::NodeCordoned { node, .. }
         | Event::NodeRemoved { node }
         | Event::NodeQuieted { node, .. }
+        | Event::NodeDraining { node, .. }
+        | Event::NodeDrained { node }
         | Event::RollupReported { node, .. }
         | Event::ClockSuspected { node, .. } => Some(node.to_string()),
         Event::DeviceGraded { edge, .. } => Some(edge.device.to_string()),

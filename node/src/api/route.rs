@@ -17,8 +17,8 @@ use utoipa::openapi::{RefOr, Schema};
 use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
-    Api, backup, bill, cluster, edge, event, gpu, health, join, lease, log, metrics, node, openapi, preview, quote,
-    state, tenant, token,
+    Api, backup, bill, cluster, drain, edge, event, gpu, health, join, lease, log, metrics, node, openapi, preview,
+    quote, state, tenant, token,
 };
 use crate::wire::problem::code;
 
@@ -55,6 +55,8 @@ pub fn table() -> Vec<Route> {
         route::<node::__path_list, _, _>(Needs::Reads, node::list),
         route::<node::__path_cordon, _, _>(Needs::Operator, node::cordon),
         route::<node::__path_uncordon, _, _>(Needs::Operator, node::uncordon),
+        route::<drain::__path_drain, _, _>(Needs::Operator, drain::drain),
+        route::<drain::__path_drained, _, _>(Needs::Operator, drain::drained),
         route::<node::__path_remove, _, _>(Needs::Operator, node::remove),
         route::<gpu::__path_list, _, _>(Needs::Reads, gpu::list),
         route::<gpu::__path_grade, _, _>(Needs::Operator, gpu::grade),

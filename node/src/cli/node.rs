@@ -1,15 +1,17 @@
-//! `holdfast nodes`, `gpus`, `cordon`, `uncordon` and `node remove`.
+//! `holdfast nodes`, `gpus`, `cordon`, `uncordon`, `node drain` and `node remove`.
 
 use clap::{Args, Subcommand};
+use holdfast_proto::id::LeaseId;
 use reqwest::Method;
 use serde_json::json;
 
 use super::console::Console;
+use super::drain::{self, DrainArgs};
 use super::error::CliError;
 use super::render::{self, word};
+use super::resource::percent;
 use crate::client::{Client, segment};
 use crate::wire::cluster::Applied;
-use super::resource::percent;
 use crate::wire::node::{CordonOrder, GpuList, NodeList, NodeView, PartView};
 
 /// A node.
@@ -32,6 +34,8 @@ pub struct CordonArgs {
 /// What to do with nodes.
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
+    /// Empty a node and watch it: leases move or end there, at the latest at the deadline.
+    Drain(DrainArgs),
     /// Take a node out for good.
     Remove(NodeArgs),
 }
@@ -145,7 +149,10 @@ pub async fn uncordon(args: NodeArgs, client: &Client, console: &mut Console<'_>
 /// # Errors
 /// When the cluster cannot be asked, or says no.
 pub async fn node(command: NodeCommand, client: &Client, console: &mut Console<'_>) -> Result<(), CliError> {
-    let NodeCommand::Remove(args) = command;
+    let args = match command {
+        NodeCommand::Drain(args) => return drain::drain(args, client, console).await,
+        NodeCommand::Remove(args) => args,
+    };
     let path = format!("/v1/nodes/{}", segment(&args.node));
     let done: Applied = client.command(Method::DELETE, &path, &json!({})).await?.body;
     console.show(&done, |_, _| format!("{} is removed", render::plain(&args.node)))

@@ -80,7 +80,10 @@ fn part(text: &str, count: u32, share: &str) -> Result<u16, String> {
         return Err(wrong(text, share, "only one device can be shared"));
     }
     let range = || wrong(text, share, "a share is 0.1% to 99.9%, such as 40%");
-    let (whole, tenth) = share.strip_suffix('%').map(|share| share.split_once('.').unwrap_or((share, "0"))).ok_or_else(range)?;
+    let (whole, tenth) = share
+        .strip_suffix('%')
+        .map(|share| share.split_once('.').unwrap_or((share, "0")))
+        .ok_or_else(range)?;
     let number = |digits: &str, most: usize| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
         true if (1..=most).contains(&digits.len()) => digits.parse::<u16>().map_err(|_| range()),
         _ => Err(range()),
@@ -111,7 +114,9 @@ fn meant(text: &str) -> Option<String> {
 fn wrong(text: &str, part: &str, why: &str) -> String {
     let before = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let at = text.get(..before).map_or(0, |before| before.chars().count()) + 1;
-    format!("at character {at}: {why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)', 2xany or 1xa100:40%")
+    format!(
+        "at character {at}: {why}; write a count, an x and models, such as 8xh100, '4x(a100|h100)', 2xany or 1xa100:40%"
+    )
 }
 
 #[cfg(test)]
@@ -145,7 +150,12 @@ mod tests {
 
     #[test]
     fn a_part_of_a_device_reads_in_per_cent() {
-        for (text, milli) in [("1xa100:40%", 400), ("1xany:12.5%", 125), ("1x(a100|h100):0.1%", 1), ("1xh100:99.9%", 999)] {
+        for (text, milli) in [
+            ("1xa100:40%", 400),
+            ("1xany:12.5%", 125),
+            ("1x(a100|h100):0.1%", 1),
+            ("1xh100:99.9%", 999),
+        ] {
             let devices: Devices = text.parse().unwrap();
             assert_eq!((devices.count, devices.share_milli), (1, Some(milli)), "{text}");
             assert!(text.ends_with(&percent(milli)));

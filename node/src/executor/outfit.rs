@@ -222,6 +222,9 @@ mod tests {
                 "HOLDFAST_GPU_MEMORY_MIB=32768",
             ]
         );
-        assert_eq!(told(125)[..2], ["HOLDFAST_GPU_SHARE=12.5", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=13"]);
+        assert_eq!(
+            told(125)[..2],
+            ["HOLDFAST_GPU_SHARE=12.5", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=13"]
+        );
     }
 }

@@ -81,7 +81,10 @@ fn explain(state: &State, ask: &Ask<'_>) -> Explanation {
     let picture = Picture::of(state);
     let mut mix = Mix::new();
     for (id, lease) in &state.leases {
-        mix.learn(&counted(&lease.requested.request, state.milli_of(*id)), LEASES.remembered_max);
+        mix.learn(
+            &counted(&lease.requested.request, state.milli_of(*id)),
+            LEASES.remembered_max,
+        );
     }
     let found = find(&picture, Some(&mut Packing::of(&picture, &mix)), ask);
     let now = state.applied.stamp;

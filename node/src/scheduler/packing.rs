@@ -142,9 +142,8 @@ impl Packing {
     fn in_order<'a>(&self, node: &'a NodePicture) -> Vec<&'a DevicePicture> {
         let mut devices = Vec::with_capacity(node.devices.len());
         for (model, island) in self.groups(node).into_keys() {
-            let here = |device: &&DevicePicture| {
-                device.island == island && number(&self.models, &device.model) == Some(model)
-            };
+            let here =
+                |device: &&DevicePicture| device.island == island && number(&self.models, &device.model) == Some(model);
             devices.extend(node.devices.iter().filter(here));
         }
         devices
@@ -154,7 +153,10 @@ impl Packing {
     fn refresh(&mut self, number_of_node: u32, node: &NodePicture) {
         let open = node.takes == Takes::Work;
         // No lease ever has this id, so nothing that is held counts as its own.
-        let nobody = LeaseId { cell: u32::MAX, index: u64::MAX };
+        let nobody = LeaseId {
+            cell: u32::MAX,
+            index: u64::MAX,
+        };
         let left = |device: &DevicePicture| if open { device.left(nobody) } else { 0 };
         let free = self.in_order(node).into_iter().map(left).collect();
         let left = node.rest();

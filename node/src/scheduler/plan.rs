@@ -69,7 +69,9 @@ pub(super) fn find(picture: &Picture, mut packing: Option<&mut Packing>, ask: &A
             });
             if let Some(node) = packed {
                 let mut allocations = allocations(picture, ask, models, &[(node, want.most)]);
-                let part = packing.as_mut().and_then(|packing| packing.part_of(picture, node, ask, models));
+                let part = packing
+                    .as_mut()
+                    .and_then(|packing| packing.part_of(picture, node, ask, models));
                 if let (Some(part), Some(allocation)) = (part, allocations.first_mut()) {
                     allocation.devices = vec![part];
                 }

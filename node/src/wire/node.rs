@@ -71,6 +71,52 @@ pub struct CordonOrder {
     pub reason: String,
 }
 
+/// Until when a node is to be empty, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainOrder {
+    /// How long leases may go on there.
+    pub deadline_ms: u64,
+    /// The reason, for people.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// How far the emptying of a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainView {
+    /// The node.
+    #[schema(value_type = String)]
+    pub node: NodeId,
+    /// Its label.
+    pub label: String,
+    /// When it began.
+    pub since_ms: u64,
+    /// Until when leases may go on there.
+    pub until_ms: u64,
+    /// When nothing was left: every lease had proven its end there.
+    pub drained_ms: Option<u64>,
+    /// Leases that are still there.
+    pub leases: Vec<DrainLease>,
+}
+
+/// A lease on a node that is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainLease {
+    /// The lease.
+    #[schema(value_type = String)]
+    pub lease: LeaseId,
+    /// Who pays.
+    #[schema(value_type = String)]
+    pub tenant: Name,
+    /// Its status.
+    pub status: String,
+    /// `stops`, `when-placed` (it moves once there is a place elsewhere) or `at-deadline`.
+    pub leaves: String,
+    /// Step of the newest saved state, from which it goes on elsewhere.
+    pub checkpoint_step: Option<u64>,
+}
+
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuView {

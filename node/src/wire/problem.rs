@@ -46,6 +46,8 @@ pub mod code {
     pub const NO_SUCH_PATH: &str = "no-such-path";
     /// The endpoint does not take this method.
     pub const METHOD_NOT_ALLOWED: &str = "method-not-allowed";
+    /// The node is not being drained.
+    pub const NOT_DRAINED: &str = "not-drained";
     /// The command needs rules that are not in force yet: some node runs an older version.
     pub const LEVEL_TOO_LOW: &str = "level-too-low";
     /// The command may or may not have taken effect; retry with the same request id.

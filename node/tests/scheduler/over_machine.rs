@@ -1,7 +1,8 @@
 //! The scheduler's loop against the real machine: what it proposes is applied, and the log has the last word.
 
 use holdfast_node::scheduler::{Scheduler, explain};
-use holdfast_proto::command::{Command, CreateLease, Envelope, InitCluster};
+use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, Envelope, InitCluster};
+use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::device::{Device, DeviceKind};
 use holdfast_proto::event::Event;
 use holdfast_proto::id::{
@@ -237,6 +238,43 @@ impl Cluster {
             },
         };
         self.apply(operator(), Command::CreateLease(Box::new(create))).unwrap();
+        LeaseId::from_index(self.index)
+    }
+
+    /// Every node says that its build knows the rules of a level.
+    fn know(&mut self, level: u32) {
+        for node in self.nodes.clone() {
+            let known = self.state().nodes.get(&node).unwrap().clone();
+            let mut inventory = known.inventory.clone().unwrap();
+            inventory.version = format!("0.1.0+rules.{level}.simulate");
+            let incarnation = known.incarnation.unwrap();
+            let report = Command::ReportInventory {
+                node,
+                incarnation,
+                inventory,
+            };
+            self.apply(Principal::Node(node), report).unwrap();
+        }
+    }
+
+    /// Requests a part of one device.
+    fn request_part(&mut self, milli: u16) -> LeaseId {
+        let whole = self.request(1, None);
+        let requested = self.state().leases.get(&whole).unwrap().requested.clone();
+        self.apply(operator(), Command::ReleaseLease { lease: whole }).unwrap();
+        let create = CreateLeaseWith {
+            lease: CreateLease {
+                tenant: requested.tenant.clone(),
+                kind: requested.kind,
+                label: None,
+                request: requested.request.clone(),
+                terms: requested.terms.clone(),
+                workload: requested.workload.clone(),
+            },
+            conditions: vec![Condition::Share(Box::new(Share { milli }))],
+        };
+        self.apply(operator(), Command::CreateLeaseWith(Box::new(create)))
+            .unwrap();
         LeaseId::from_index(self.index)
     }
 
@@ -689,7 +727,7 @@ fn what_keeps_a_lease_is_told_node_by_node_and_what_would_fit_is_placed() {
     let mut request = lease.requested.request.clone();
     (request.devices_min, request.devices_max) = (8, 8);
     let tenant = name("blue");
-    let fits = explain::order(cluster.state(), &tenant, &request, Plan::OnDemand);
+    let fits = explain::order(cluster.state(), &tenant, &request, 1000, Plan::OnDemand);
     assert_eq!((fits.reason, fits.allocations.len()), (None, 1));
     assert_eq!(fits.allocations[0].node, NodeId(1));
 }
@@ -710,4 +748,98 @@ fn work_of_a_lost_node_takes_even_a_place_that_is_kept() {
     cluster.settle(&mut scheduler);
     assert_eq!(cluster.status(running), LeaseStatus::Placed);
     assert_ne!(cluster.nodes_of(running)[0], lost.0);
+}
+
+#[test]
+fn new_rules_are_turned_on_when_every_node_knows_them() {
+    let mut cluster = Cluster::new(&[(1, "a100"), (1, "a100")]);
+    let mut scheduler = Scheduler::new();
+    assert_eq!(cluster.settle(&mut scheduler), []);
+    let nodes = cluster.nodes.clone();
+    cluster.nodes.truncate(1);
+    cluster.know(2);
+    assert_eq!(cluster.settle(&mut scheduler), []);
+    cluster.nodes = nodes;
+    cluster.know(99);
+    assert_eq!(
+        cluster.settle(&mut scheduler),
+        [Command::RaiseMachineLevel { level: 2 }]
+    );
+    assert_eq!(cluster.state().cluster.level, 2);
+}
+
+#[test]
+fn parts_of_devices_are_packed_and_never_add_up_to_more_than_the_whole() {
+    let mut cluster = Cluster::new(&[(1, "a100"), (2, "a100")]);
+    let mut scheduler = Scheduler::new();
+    cluster.know(2);
+    cluster.settle(&mut scheduler);
+    let parts: Vec<_> = [600, 400, 700, 300, 999, 2]
+        .into_iter()
+        .map(|milli| cluster.request_part(milli))
+        .collect();
+    cluster.settle(&mut scheduler);
+    let placed: Vec<_> = parts
+        .iter()
+        .filter(|lease| !cluster.nodes_of(**lease).is_empty())
+        .collect();
+    assert_eq!(placed.len(), 5, "1,000 + 1,000 + 999 fit, and 2 do not");
+    assert_eq!(cluster.reason(parts[5]).unwrap(), "busy: 0 of 3 devices free, 1 asked");
+    cluster.start(parts[0]);
+    cluster
+        .apply(operator(), Command::ReleaseLease { lease: parts[0] })
+        .unwrap();
+    cluster.stop(parts[0]);
+    cluster.settle(&mut scheduler);
+    assert_eq!(cluster.status(parts[5]), LeaseStatus::Placed);
+    assert_eq!(holdfast_storage::machine::invariant::check(cluster.state()), []);
+}
+
+#[test]
+fn a_drained_node_is_left_by_all_and_called_drained_when_they_have_proven_it() {
+    let mut cluster = Cluster::new(&[(2, "a100"), (2, "a100"), (2, "a100")]);
+    cluster.duration = Span::seconds(600);
+    let mut scheduler = Scheduler::new();
+    cluster.know(2);
+    cluster.settle(&mut scheduler);
+    let (waits, runs) = (cluster.request(1, None), cluster.request(1, None));
+    cluster.settle(&mut scheduler);
+    assert_eq!((cluster.nodes_of(waits), cluster.nodes_of(runs)), (vec![2], vec![2]));
+    cluster.start(runs);
+    let node = NodeId(2);
+    let drain = Command::DrainNode {
+        node,
+        span: Span::seconds(60),
+        reason: "fan".to_owned(),
+    };
+    cluster.apply(operator(), drain).unwrap();
+    // What has not begun moves at once; what runs and has saved nothing may go on until the deadline.
+    cluster.settle(&mut scheduler);
+    assert_eq!((cluster.nodes_of(waits), cluster.nodes_of(runs)), (vec![3], vec![2]));
+    cluster.now_ms += 59_000;
+    assert_eq!(cluster.settle(&mut scheduler), []);
+    cluster.now_ms += 1_000;
+    let epoch = Epoch(1);
+    let evict = Command::EvictLease {
+        lease: runs,
+        epoch,
+        node,
+    };
+    assert!(cluster.settle(&mut scheduler).contains(&evict));
+    assert_eq!(cluster.status(runs), LeaseStatus::Migrating);
+    let drained = |cluster: &Cluster| cluster.state().drains.get(&node).unwrap().drained.is_some();
+    cluster.now_ms += 60_000;
+    cluster.settle(&mut scheduler);
+    assert!(!drained(&cluster), "it has been told to stop, and has not proven it");
+    cluster.stop(runs);
+    cluster.settle(&mut scheduler);
+    assert!(drained(&cluster));
+    assert_eq!(cluster.nodes_of(runs), [3]);
+    let uncordon = Command::CordonNode {
+        node,
+        cordoned: false,
+        reason: String::new(),
+    };
+    cluster.apply(operator(), uncordon).unwrap();
+    assert!(cluster.state().drains.is_empty());
 }

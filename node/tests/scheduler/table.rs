@@ -133,12 +133,7 @@ fn outcome(nodes: &[&str], request: &str) -> String {
     }
 }
 
-fn check_whole(
-    picture: &Picture,
-    request: &ResourceRequest,
-    milli: u16,
-    one: &holdfast_proto::placement::Allocation,
-) {
+fn check_whole(picture: &Picture, request: &ResourceRequest, milli: u16, one: &holdfast_proto::placement::Allocation) {
     assert!(
         one.devices.windows(2).all(|pair| pair[0] < pair[1]),
         "ordered, each once"
@@ -370,7 +365,7 @@ fn a_part_goes_where_a_gap_is_and_a_whole_device_never_is_one_that_is_shared() {
             ("1 a100", "busy: 0 of 1 devices free, 1 asked"),
             (
                 "1 a100 share=100 cpu=1001",
-                "1 devices asked, max 0 possible",
+                "1 devices are free, 1 asked, but CPU and memory are left for 0",
             ),
         ],
     );

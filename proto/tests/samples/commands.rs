@@ -141,6 +141,13 @@ fn leases() -> Vec<Command> {
     let (lease, epoch, attempt, node) = (LEASE, Epoch(5), Attempt(6), NODE);
     vec![
         Command::CreateLease(Box::new(create())),
+        Command::DrainNode {
+            node,
+            span: Span(1_800_000),
+            reason: "fan".to_owned(),
+        },
+        Command::EvictLease { lease, epoch, node },
+        Command::FinishDrain { node },
         Command::CreateLeaseWith(Box::new(CreateLeaseWith {
             lease: create(),
             conditions: vec![Condition::Share(Box::new(Share { milli: 400 }))],

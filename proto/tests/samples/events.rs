@@ -130,6 +130,16 @@ fn leases() -> Vec<Event> {
             workload: workload(),
             tariff: 7,
         })),
+        Event::NodeDraining {
+            node: NODE,
+            until: Timestamp(1_700_000_900_000),
+        },
+        Event::LeaseEvicted {
+            lease,
+            epoch: Epoch(5),
+            node: NODE,
+        },
+        Event::NodeDrained { node: NODE },
         Event::LeaseConditioned {
             lease,
             conditions: vec![Condition::Share(Box::new(Share { milli: 400 }))],

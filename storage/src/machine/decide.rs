@@ -7,6 +7,7 @@ mod access;
 mod attempt;
 mod cluster;
 mod device;
+mod drain;
 mod lease;
 mod node;
 mod placement;
@@ -39,6 +40,9 @@ pub(super) fn decide(draft: &mut Draft, envelope: &Envelope) -> Result<(), Rejec
         | Command::RemoveNode { .. }
         | Command::QuietNode { .. }
         | Command::ReportClockSuspect { .. } => node::decide(draft, &envelope.command),
+        Command::DrainNode { .. } | Command::EvictLease { .. } | Command::FinishDrain { .. } => {
+            drain::decide(draft, &envelope.command)
+        }
         Command::ReportInventory { .. }
         | Command::ReportHealth { .. }
         | Command::ReportRollup { .. }

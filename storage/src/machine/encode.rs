@@ -31,6 +31,7 @@ mod kind {
     pub(super) const TARIFFS: u16 = DISK + 0x109;
     pub(super) const REQUESTS: u16 = DISK + 0x10a;
     pub(super) const CONDITIONS: u16 = DISK + 0x10b;
+    pub(super) const DRAINS: u16 = DISK + 0x10c;
     pub(super) const END: u16 = DISK + 0x10f;
 }
 
@@ -134,6 +135,7 @@ impl State {
         put(out, kind::CONDITIONS, &self.conditions, |conditions| {
             (**conditions).clone()
         })?;
+        put(out, kind::DRAINS, &self.drains, |drain| *drain)?;
         put(out, kind::ENDED, &self.ended, |lease| *lease)?;
         put(out, kind::TENANTS, &self.tenants, |tenant| *tenant)?;
         put(out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
@@ -184,6 +186,7 @@ impl State {
             kind::DEVICES => take(&mut self.devices, payload, Arc::new)?,
             kind::LEASES => take(&mut self.leases, payload, Arc::new)?,
             kind::CONDITIONS => take(&mut self.conditions, payload, Arc::new)?,
+            kind::DRAINS => take(&mut self.drains, payload, |drain| drain)?,
             kind::ENDED => take(&mut self.ended, payload, |lease| lease)?,
             kind::TENANTS => take(&mut self.tenants, payload, |tenant| tenant)?,
             kind::ACCESS_TOKENS => take(&mut self.access_tokens, payload, Arc::new)?,

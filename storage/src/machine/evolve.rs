@@ -45,6 +45,8 @@ impl State {
             | Event::NodeCordoned { .. }
             | Event::NodeRemoved { .. }
             | Event::NodeQuieted { .. }
+            | Event::NodeDraining { .. }
+            | Event::NodeDrained { .. }
             | Event::DeviceGraded { .. }
             | Event::ClockSuspected { .. } => node::fold(self, record),
             Event::LeaseRequested(_)
@@ -65,6 +67,7 @@ impl State {
             | Event::AllocationStarted { .. }
             | Event::AllocationExited { .. }
             | Event::AttemptEnded { .. }
+            | Event::LeaseEvicted { .. }
             | Event::AllocationEnded { .. } => placement::fold(self, record),
             // Facts for subscribers; the rules do not look at them.
             Event::RollupReported { .. } | Event::Annotated { .. } | Event::RequestRefused { .. } => {}

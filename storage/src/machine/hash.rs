@@ -52,6 +52,10 @@ impl State {
                 bytes(&(*lease, (**conditions).clone()))
             }));
         }
+        if !self.drains.is_empty() {
+            hasher.update(b"drains");
+            hasher.update(&sum(&self.drains, |node, drain| bytes(&(*node, *drain))));
+        }
         Digest(*hasher.finalize().as_bytes())
     }
 }

@@ -27,6 +27,7 @@ impl State {
         let mut state = Self {
             nodes: Map::default(),
             devices: Map::default(),
+            drains: Map::default(),
             join_tokens: Map::default(),
             cluster: ClusterState {
                 id: None,

@@ -57,7 +57,10 @@ impl State {
         if slot.holder.is_some_and(|holder| holder.lease != lease) {
             return 0;
         }
-        let others = self.sharers(slot.device.id).iter().filter(|sharer| sharer.lease != lease);
+        let others = self
+            .sharers(slot.device.id)
+            .iter()
+            .filter(|sharer| sharer.lease != lease);
         others.fold(DEVICE_MILLI, |free, sharer| free.saturating_sub(sharer.milli))
     }
 
@@ -76,7 +79,10 @@ impl State {
     /// Reports whether this generation of a lease holds the device or a part of it.
     pub(super) fn holds(&self, device: DeviceId, holder: Holder) -> bool {
         let part = |sharer: &Sharer| sharer.holder() == holder;
-        let whole = self.devices.get(&device).is_some_and(|slot| slot.holder == Some(holder));
+        let whole = self
+            .devices
+            .get(&device)
+            .is_some_and(|slot| slot.holder == Some(holder));
         whole || self.sharers(device).iter().any(part)
     }
 
@@ -110,7 +116,10 @@ impl Index {
     }
 
     fn set_part(&mut self, device: DeviceId, milli: u16, lease: LeaseId, holder: Option<Holder>) {
-        let mut parts = self.sharers.get(&device).map_or_else(Vec::new, |parts| (**parts).clone());
+        let mut parts = self
+            .sharers
+            .get(&device)
+            .map_or_else(Vec::new, |parts| (**parts).clone());
         parts.retain(|part| part.lease != lease);
         parts.extend(holder.map(|Holder { lease, epoch }| Sharer { lease, epoch, milli }));
         parts.sort_unstable();

@@ -58,6 +58,8 @@ pub struct State {
     pub leases: Map<LeaseId, Arc<Lease>>,
     /// What leases were requested with beyond their resource requests; most have nothing.
     pub conditions: Map<LeaseId, Arc<Vec<Condition>>>,
+    /// Nodes that are emptied or are empty, until they take work again.
+    pub drains: Map<NodeId, Drain>,
     /// Ended leases in the order of their ends, by the position of the end.
     pub ended: Map<Cursor, LeaseId>,
     /// Tenants.
@@ -190,6 +192,17 @@ impl Node {
     }
 }
 
+/// The emptying of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub struct Drain {
+    /// When it began.
+    pub since: Timestamp,
+    /// Until when leases may go on there.
+    pub until: Timestamp,
+    /// When nothing was left.
+    pub drained: Option<Timestamp>,
+}
+
 /// A device and who holds it.
 #[derive(Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 pub struct Slot {
@@ -208,7 +221,6 @@ pub struct Slot {
     /// The allocation that holds it whole; parts of it are in [`Index::sharers`].
     pub holder: Option<Holder>,
 }
-
 
 /// The generation of a lease's placement that holds a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]

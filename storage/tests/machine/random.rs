@@ -211,8 +211,23 @@ impl Author {
                 "report-inventory node={label} incarnation={incarnation} devices=4x{model} cpu=8000"
             ));
         }
+        if let Some(drain) = world.machine.state().drains.get(&node.spec.node) {
+            let leases = world.machine.state().leases_on(node.spec.node);
+            let some = self.pick(&leases).copied();
+            return Some(match (some.filter(|_| drain.drained.is_none()), self.below(4)) {
+                (_, 0) => format!("cordon-node node={label} cordoned=false"),
+                (Some(lease), _) => {
+                    let epoch = world.machine.state().leases.get(&lease)?.epoch;
+                    format!("evict-lease node={label} lease={lease} epoch={epoch}")
+                }
+                (None, _) => format!("finish-drain node={label}"),
+            });
+        }
         if node.cordoned.is_some() {
             return Some(format!("cordon-node node={label} cordoned=false"));
+        }
+        if self.below(12) == 0 {
+            return Some(format!("drain-node node={label} for={}", self.below(100)));
         }
         Some(match node.status {
             NodeStatus::Ready if self.below(3) == 0 => {

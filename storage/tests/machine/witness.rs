@@ -101,9 +101,8 @@ impl Witness {
         let milli = |lease: &LeaseId| self.shares.get(lease).copied().unwrap_or(1000);
         for device in devices {
             // The next epoch of one lease may take over what its earlier one still holds.
-            let holds = |(key, held): &(&(LeaseId, Epoch, NodeId), &Vec<DeviceId>)| {
-                key.0 != lease && held.contains(device)
-            };
+            let holds =
+                |(key, held): &(&(LeaseId, Epoch, NodeId), &Vec<DeviceId>)| key.0 != lease && held.contains(device);
             let others: BTreeSet<LeaseId> = self.granted.iter().filter(holds).map(|(key, _)| key.0).collect();
             let held: u32 = others.iter().map(milli).sum();
             if held + milli(&lease) > 1000 {

@@ -194,15 +194,17 @@ impl World {
             | "return-node"
             | "cordon-node"
             | "remove-node"
+            | "drain-node"
+            | "evict-lease"
+            | "finish-drain"
             | "quiet-node"
             | "report-clock-suspect" => self.node_command(words),
             "report-inventory" | "report-health" | "report-rollup" | "grade-device" => self.device_command(words),
             "create-join-token" | "create-access-token" | "revoke-token" | "set-tenant" | "set-tariff" => {
                 tenant_command(words)
             }
-            "create-lease" | "create-lease-with" | "release-lease" | "renew-lease" | "end-lease" | "commit-checkpoint" => {
-                self.lease_command(words)
-            }
+            "create-lease" | "create-lease-with" | "release-lease" | "renew-lease" | "end-lease"
+            | "commit-checkpoint" => self.lease_command(words),
             "commit-placement" | "defer-placement" | "report-prepared" | "report-started" | "report-exited" => {
                 self.placement_command(words)
             }
@@ -320,6 +322,17 @@ impl World {
                 reason: words.opt("reason").unwrap_or("maintenance").to_owned(),
             },
             "remove-node" => Command::RemoveNode { node },
+            "drain-node" => Command::DrainNode {
+                node,
+                span: Span(words.seconds("for")?),
+                reason: words.opt("reason").unwrap_or("maintenance").to_owned(),
+            },
+            "evict-lease" => Command::EvictLease {
+                lease: self.lease(words)?,
+                epoch: Epoch(words.number_or("epoch", 1)? as u32),
+                node,
+            },
+            "finish-drain" => Command::FinishDrain { node },
             "quiet-node" => Command::QuietNode {
                 node,
                 incarnation,

@@ -167,6 +167,9 @@ fn mentions(event: &Event, wanted: NodeId) -> bool {
         | Event::NodeCordoned { node, .. }
         | Event::NodeRemoved { node }
         | Event::NodeQuieted { node, .. }
+        | Event::NodeDraining { node, .. }
+        | Event::NodeDrained { node }
+        | Event::LeaseEvicted { node, .. }
         | Event::AllocationPrepared { node, .. }
         | Event::AllocationStarted { node, .. }
         | Event::LeaseFrozen { node, .. }

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_proto::command::Command;
 use holdfast_proto::id::LeaseId;
+use holdfast_proto::time::Span;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -91,6 +93,7 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
         ("post", "/v1/leases" | "/v1/quotes" | "/v1/previews") => Some(order),
         ("post", "/v1/leases/{lease}/renew") => Some(json!({ "more_ms": 1_000 })),
         ("post", "/v1/nodes/{node}/cordon") => Some(json!({ "reason": "fan" })),
+        ("post", "/v1/nodes/{node}/drain") => Some(json!({ "deadline_ms": 60_000 })),
         ("post", "/v1/gpus/{gpu}/grade") => Some(json!({ "grade": "quarantined", "reason": "smells" })),
         ("post", "/v1/notes") => Some(json!({ "subject": "tests", "text": "a note" })),
         ("put", "/v1/tariff") => Some(json!({ "tariff": { "version": 2, "currency": "EUR", "prices": [
@@ -133,8 +136,14 @@ async fn accepted(world: &World) -> LeaseId {
 #[tokio::test]
 async fn every_documented_operation_answers_as_it_is_documented() {
     let world = World::start().await;
+    world.say(Command::RaiseMachineLevel { level: 2 });
     let (lease, ending) = (accepted(&world).await, accepted(&world).await);
     let epoch = world.run(lease);
+    world.operate(Command::DrainNode {
+        node: world.node,
+        span: Span(3_600_000),
+        reason: "fan".to_owned(),
+    });
     world.write(lease, epoch, "hello\n", true);
     let http = world.http();
     let document: Value = http

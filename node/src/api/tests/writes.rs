@@ -89,13 +89,18 @@ async fn a_lease_is_ordered_shown_extended_and_given_back() {
 }
 
 async fn leased(client: &Client, order: &LeaseOrder) -> Result<LeaseId, ClientError> {
-    let accepted = client.command::<LeaseAccepted>(Method::POST, "/v1/leases", order).await?;
+    let accepted = client
+        .command::<LeaseAccepted>(Method::POST, "/v1/leases", order)
+        .await?;
     Ok(accepted.body.lease)
 }
 
 /// What an order is quoted for an hour.
 async fn rate(client: &Client, order: &LeaseOrder) -> u64 {
-    let quote = client.command::<Quote>(Method::POST, "/v1/quotes", order).await.unwrap();
+    let quote = client
+        .command::<Quote>(Method::POST, "/v1/quotes", order)
+        .await
+        .unwrap();
     quote.body.offers[0].micros_per_hour
 }
 
@@ -107,9 +112,15 @@ async fn parts_of_one_device_are_leased_shown_and_priced_once_every_node_knows_t
         share_milli: Some(share_milli),
         ..order(1)
     };
-    assert_eq!(code_of(&leased(&client, &part(400)).await.unwrap_err()), code::LEVEL_TOO_LOW);
+    assert_eq!(
+        code_of(&leased(&client, &part(400)).await.unwrap_err()),
+        code::LEVEL_TOO_LOW
+    );
     world.say(Command::RaiseMachineLevel { level: 2 });
-    assert_eq!(code_of(&leased(&client, &part(1000)).await.unwrap_err()), "out-of-range");
+    assert_eq!(
+        code_of(&leased(&client, &part(1000)).await.unwrap_err()),
+        "out-of-range"
+    );
     let first = leased(&client, &part(400)).await.unwrap();
     let second = leased(&client, &part(600)).await.unwrap();
     world.run(first);
@@ -118,14 +129,21 @@ async fn parts_of_one_device_are_leased_shown_and_priced_once_every_node_knows_t
     let shared: Vec<_> = gpus.gpus.iter().filter(|gpu| gpu.leased).collect();
     assert_eq!(shared.len(), 1);
     let parts: Vec<_> = shared[0].parts.iter().map(|part| (part.milli, part.lease)).collect();
-    assert_eq!((shared[0].lease, parts), (None, vec![(400, Some(first)), (600, Some(second))]));
+    assert_eq!(
+        (shared[0].lease, parts),
+        (None, vec![(400, Some(first)), (600, Some(second))])
+    );
 
     let view: LeaseView = client.get(&format!("/v1/leases/{first}")).await.unwrap().body;
     let (whole, quoted) = (rate(&client, &order(1)).await, rate(&client, &part(400)).await);
     assert_eq!((view.share_milli, view.micros_per_hour), (Some(400), Some(quoted)));
     assert_eq!(quoted, whole * 4 / 10);
     let history: LeaseHistory = client.get(&format!("/v1/leases/{first}/events")).await.unwrap().body;
-    assert!(history.lines[1].text.starts_with("40.0 % of the device"), "{:?}", history.lines[1]);
+    assert!(
+        history.lines[1].text.starts_with("40.0 % of the device"),
+        "{:?}",
+        history.lines[1]
+    );
 }
 
 #[tokio::test]

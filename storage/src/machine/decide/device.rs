@@ -125,7 +125,7 @@ fn check_device(draft: &Draft, node: NodeId, device: &Device) -> Result<(), Reje
     // A card may move with its machine to a new node id (a wiped disk), once the old one is known to be gone.
     let owner = draft.state().nodes.get(&slot.node).map(|owner| owner.status);
     let gone = matches!(owner, None | Some(NodeStatus::Lost | NodeStatus::Removed));
-    match gone && !draft.state().is_held(&slot) {
+    match gone && !draft.state().is_held(slot) {
         true => Ok(()),
         false => Err(conflict(node, device.id, "another node has it; remove that node first")),
     }

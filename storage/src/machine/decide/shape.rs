@@ -136,12 +136,21 @@ pub(super) fn request(request: &ResourceRequest) -> Result<(), Rejection> {
     names("zones", &request.zones)
 }
 
+/// Checks that the rules that something needs are in force.
+pub(super) fn level(present: u32, needed: u32, what: &str) -> Result<(), Rejection> {
+    match present < needed {
+        true => Err(out_of_range(
+            &format!("level of the rules for {what}"),
+            present,
+            &format!("{needed}: every node must run a version that knows them"),
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Checks conditions on their own, and against the request that they belong to.
 pub(super) fn conditions(level: u32, request: &ResourceRequest, conditions: &[Condition]) -> Result<(), Rejection> {
-    if level < LEVEL {
-        let allowed = "absent until every node runs a build that knows them";
-        return Err(out_of_range("conditions", conditions.len(), allowed));
-    }
+    self::level(level, LEVEL, "conditions")?;
     within("number of conditions", conditions.len(), 1..=CONDITIONS_MAX)?;
     for (place, condition) in conditions.iter().enumerate() {
         let same = |other: &Condition| std::mem::discriminant(other) == std::mem::discriminant(condition);

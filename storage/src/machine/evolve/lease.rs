@@ -14,10 +14,8 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
     let at = record.at;
     match &record.event {
         Event::LeaseRequested(requested) => lease_requested(state, requested, record),
-        Event::LeaseConditioned { lease, conditions } => {
-            if state.leases.contains_key(lease) {
-                state.conditions.insert(*lease, Arc::new(conditions.clone()));
-            }
+        Event::LeaseConditioned { lease, conditions } if state.leases.contains_key(lease) => {
+            state.conditions.insert(*lease, Arc::new(conditions.clone()));
         }
         Event::PlacementDeferred { lease, reason } => {
             state.change_lease(*lease, |lease| lease.reason = Some(reason.clone()));

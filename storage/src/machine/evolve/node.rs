@@ -9,7 +9,7 @@ use holdfast_proto::node::{BootProof, Inventory, NodeAddress, NodeSpec, NodeStat
 use holdfast_proto::telemetry::HealthEdge;
 use holdfast_proto::time::Timestamp;
 
-use super::super::state::{Node, Sharer, Slot, State};
+use super::super::state::{Drain, Node, Sharer, Slot, State};
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
     let at = record.at;
@@ -25,11 +25,29 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
         Event::NodeUnreachable { node, .. } => enter(state, *node, NodeStatus::Unreachable, at),
         Event::NodeLost { node, generation } => lost(state, *node, *generation, at),
         Event::NodeReturned { node, generation, work } => returned(state, *node, *generation, work, at),
-        Event::NodeCordoned { node, cordoned, reason } => state.change_node(*node, |node| {
-            node.cordoned = cordoned.then(|| reason.clone());
-            node.launch_failures = 0;
-        }),
-        Event::NodeRemoved { node } => removed(state, *node, at),
+        Event::NodeCordoned { node, cordoned, reason } => {
+            state.change_node(*node, |node| {
+                node.cordoned = cordoned.then(|| reason.clone());
+                node.launch_failures = 0;
+            });
+            if !cordoned {
+                state.drains.remove(node);
+            }
+        }
+        Event::NodeDraining { node, until } => {
+            let since = state.drains.get(node).map_or(at, |drain| drain.since);
+            let (until, drained) = (*until, None);
+            state.drains.insert(*node, Drain { since, until, drained });
+        }
+        Event::NodeDrained { node } => {
+            if let Some(drain) = state.drains.get_mut(node) {
+                drain.drained = Some(at);
+            }
+        }
+        Event::NodeRemoved { node } => {
+            removed(state, *node, at);
+            state.drains.remove(node);
+        }
         Event::NodeQuieted { node, until } => state.change_node(*node, |node| node.quiet_until = Some(*until)),
         Event::DeviceGraded { node, edge } => graded(state, *node, edge, at),
         Event::ClockSuspected { node, offset_ms } => {

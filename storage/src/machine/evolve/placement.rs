@@ -1,6 +1,5 @@
 //! Folds what happens to placements: grants, starts and ends of members, and who holds which device.
 
-
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::{Attempt, DeviceId, Epoch, FencingToken, LeaseId, NodeId};
 use holdfast_proto::lease::LeaseStatus;
@@ -55,6 +54,13 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
             exit,
         } => exited(state, *lease, *epoch, *attempt, *node, exit),
         Event::AttemptEnded { lease, .. } => state.change_lease(*lease, |lease| attempt_ended(lease, record)),
+        Event::LeaseEvicted { lease, epoch, .. } => state.change_lease(*lease, |lease| {
+            // It is not the lease's fault that it has to go: however often that happens, it uses up no attempts.
+            lease.failed_attempts = 0;
+            if let Some(placement) = lease.placement_mut(*epoch) {
+                placement.given_up = true;
+            }
+        }),
         Event::AllocationEnded { lease, epoch, node } => released(state, *lease, *epoch, *node),
         _ => {}
     }
