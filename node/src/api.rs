@@ -36,6 +36,7 @@ pub mod seam;
 pub mod server;
 pub mod source;
 pub mod state;
+pub mod subscription;
 pub mod tenant;
 pub mod token;
 

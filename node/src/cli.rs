@@ -28,6 +28,7 @@ pub mod resource;
 pub mod serve;
 pub mod shape;
 pub mod show;
+pub mod subscribe;
 pub mod tenant;
 pub mod token;
 pub mod which;
@@ -138,6 +139,14 @@ pub enum Command {
     Why(why::WhyArgs),
     /// Show what happens in the cluster.
     Events(event::EventsArgs),
+    /// Read events under a name that the cluster keeps, with how far you have come: nothing is missed while you are away.
+    Subscribe(subscribe::SubscribeArgs),
+    /// List durable subscriptions, and how far their readers have come.
+    Subscriptions,
+    /// Acknowledge the events of a durable subscription by hand.
+    Acknowledge(subscribe::AcknowledgeArgs),
+    /// Forget a durable subscription.
+    Unsubscribe(subscribe::UnsubscribeArgs),
     /// Show what a lease has cost.
     Bill(bill::BillArgs),
     /// Show how the cluster is.
@@ -259,6 +268,10 @@ async fn speak(command: Command, client: &crate::client::Client, console: &mut C
         Command::Renew(args) => show::renew(args, client, console).await?,
         Command::Why(args) => why::why(args, client, console).await?,
         Command::Events(args) => event::events(args, client, console).await?,
+        Command::Subscribe(args) => subscribe::subscribe(args, client, console).await?,
+        Command::Subscriptions => subscribe::subscriptions(client, console).await?,
+        Command::Acknowledge(args) => subscribe::acknowledge(args, client, console).await?,
+        Command::Unsubscribe(args) => subscribe::unsubscribe(args, client, console).await?,
         Command::Bill(args) => bill::bill(args, client, console).await?,
         Command::Cluster(command) => cluster::cluster(command, client, console).await?,
         Command::Note(args) => cluster::note(args, client, console).await?,

@@ -200,6 +200,13 @@ fn cluster_sentence(event: &Event, named: Named<'_>) -> String {
         Event::MachineLevelRaised { level } => format!("rules of level {level} are in force"),
         Event::TimeSet { time } => format!("the cluster's time was set to {time}"),
         Event::Annotated { subject, text } => format!("note on {subject}: {text}"),
+        Event::SubscriptionCreated(made) => {
+            format!("subscription {} reads on after {}", made.key.subscription, made.after)
+        }
+        Event::EventsAcknowledged { key, through } => {
+            format!("subscription {} is done up to {through}", key.subscription)
+        }
+        Event::SubscriptionRemoved { key } => format!("subscription {} was removed", key.subscription),
         Event::RequestRefused { rejection } => format!("a request was refused: {rejection}"),
         other => other.name().replace('-', " "),
     }

@@ -13,6 +13,7 @@ pub mod node;
 pub mod preview;
 pub mod problem;
 pub mod state;
+pub mod subscription;
 pub mod token;
 
 /// Header that names a request, so that it can be sent again without being executed twice.

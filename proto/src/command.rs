@@ -15,6 +15,7 @@ use crate::id::{
 use crate::lease::{EndReason, LeaseKind, ResourceRequest, Terms};
 use crate::node::{BootProof, Inventory, NodeAddress, NodeRole, NodeSpec};
 use crate::placement::{Allocation, Exit};
+use crate::subscription::{self, Subscription, SubscriptionKey};
 use crate::tariff::Tariff;
 use crate::telemetry::{HealthEdge, Rollup};
 use crate::tenant::{AccessToken, Principal, Quota};
@@ -324,6 +325,20 @@ pub enum Command {
         /// The node.
         node: NodeId,
     },
+    /// Tag 45. Makes a durable subscription; from level [`subscription::LEVEL`] on.
+    CreateSubscription(Box<Subscription>),
+    /// Tag 46. Acknowledges all events up to a position. Needs no request id: saying it twice is saying it once.
+    AcknowledgeEvents {
+        /// The subscription.
+        key: SubscriptionKey,
+        /// The last position that its reader is done with.
+        through: Cursor,
+    },
+    /// Tag 47. Forgets a subscription.
+    RemoveSubscription {
+        /// The subscription.
+        key: SubscriptionKey,
+    },
 }
 
 /// The first entry of a cluster.
@@ -381,6 +396,9 @@ impl Command {
         match self {
             Self::CreateLeaseWith(_) | Self::DrainNode { .. } | Self::EvictLease { .. } | Self::FinishDrain { .. } => {
                 crate::condition::LEVEL
+            }
+            Self::CreateSubscription(_) | Self::AcknowledgeEvents { .. } | Self::RemoveSubscription { .. } => {
+                subscription::LEVEL
             }
             _ => 1,
         }
@@ -447,4 +465,7 @@ command_table! {
     DrainNode 36 "drain-node";
     EvictLease 37 "evict-lease";
     FinishDrain 38 "finish-drain";
+    CreateSubscription 45 "create-subscription";
+    AcknowledgeEvents 46 "acknowledge-events";
+    RemoveSubscription 47 "remove-subscription";
 }

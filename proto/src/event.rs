@@ -14,6 +14,7 @@ use crate::lease::{EndReason, LeaseKind, ResourceRequest, Terms};
 use crate::node::{BootProof, Inventory, NodeAddress, NodeSpec};
 use crate::placement::{Allocation, Exit};
 use crate::rejection::Rejection;
+use crate::subscription::{Subscription, SubscriptionKey};
 use crate::tariff::{ChargeLine, Tariff};
 use crate::telemetry::{HealthEdge, Rollup};
 use crate::tenant::{AccessToken, JoinToken, Principal, Quota};
@@ -438,6 +439,22 @@ pub enum Event {
         /// The node.
         node: NodeId,
     },
+    /// Tag 55. A durable subscription exists.
+    SubscriptionCreated(Box<Subscription>),
+    /// Tag 56. The reader of a subscription is done with all events up to a position.
+    EventsAcknowledged {
+        /// The subscription.
+        #[serde(flatten)]
+        key: SubscriptionKey,
+        /// The position.
+        through: Cursor,
+    },
+    /// Tag 57. A subscription is forgotten.
+    SubscriptionRemoved {
+        /// The subscription.
+        #[serde(flatten)]
+        key: SubscriptionKey,
+    },
 }
 
 /// A lease as it was requested.
@@ -495,7 +512,7 @@ pub enum Topic {
     Billing,
     /// Tokens, tenants, refused requests.
     Security,
-    /// The cluster itself.
+    /// The cluster itself, and who reads its events.
     Cluster,
 }
 
@@ -600,9 +617,22 @@ event_table! {
     NodeDraining 44 "node-draining" Node;
     LeaseEvicted 45 "lease-evicted" Placement;
     NodeDrained 46 "node-drained" Node;
+    SubscriptionCreated 55 "subscription-created" Cluster;
+    EventsAcknowledged 56 "events-acknowledged" Cluster;
+    SubscriptionRemoved 57 "subscription-removed" Cluster;
 }
 
 impl Event {
+    /// Returns the subscription that the event is about, if it is about one.
+    #[must_use]
+    pub fn subscription(&self) -> Option<&SubscriptionKey> {
+        match self {
+            Self::SubscriptionCreated(made) => Some(&made.key),
+            Self::EventsAcknowledged { key, .. } | Self::SubscriptionRemoved { key } => Some(key),
+            _ => None,
+        }
+    }
+
     /// Returns the lease that the event is about, if it is about one.
     #[must_use]
     pub fn lease(&self) -> Option<LeaseId> {

@@ -26,6 +26,7 @@ pub mod node;
 pub mod origin;
 pub mod placement;
 pub mod rejection;
+pub mod subscription;
 pub mod tariff;
 pub mod telemetry;
 pub mod tenant;

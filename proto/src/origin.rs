@@ -15,6 +15,9 @@ pub enum Allowed<'a> {
     TenantOf(&'a TenantId),
     /// Operators, and bearers of any tenant; the rule that decides it checks whose lease it is.
     LeaseOwner,
+    /// Operators, and bearers of the tenant that the subscription belongs to; with a subscriber's token of all tenants
+    /// those that belong to the cluster.
+    SubscriberOf(Option<&'a TenantId>),
     /// The node that it is about, by its certificate.
     Node(NodeId),
     /// A node that votes: the leader's own duties.
@@ -42,6 +45,10 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         Command::CreateLease(create) => Allowed::TenantOf(&create.tenant),
         Command::CreateLeaseWith(create) => Allowed::TenantOf(&create.lease.tenant),
         Command::ReleaseLease { .. } | Command::RenewLease { .. } => Allowed::LeaseOwner,
+        Command::CreateSubscription(made) => Allowed::SubscriberOf(made.key.tenant.as_ref()),
+        Command::AcknowledgeEvents { key, .. } | Command::RemoveSubscription { key } => {
+            Allowed::SubscriberOf(key.tenant.as_ref())
+        }
         Command::RegisterNode { node, .. }
         | Command::ReportInventory { node, .. }
         | Command::ReturnNode { node, .. }
@@ -102,6 +109,9 @@ pub fn permits(command: &Command, principal: &Principal, origin: NodeId, is_vote
         ) => !matches!(command, Command::CommitCheckpoint { .. }),
         (Allowed::LeaseOwner, Principal::Node(node)) => {
             *node == origin && matches!(command, Command::CommitCheckpoint { .. })
+        }
+        (Allowed::SubscriberOf(of), Principal::Bearer { role, tenant, .. }) => {
+            operator || (matches!(role, Role::Tenant | Role::Subscriber) && tenant.as_ref() == of)
         }
         (Allowed::TenantOf(_), Principal::Bearer { .. }) => operator,
         (Allowed::LeaseOwner, Principal::Bearer { .. }) => {

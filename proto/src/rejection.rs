@@ -5,7 +5,7 @@
 // rkyv's derive gives the fields of archived struct variants no documentation of their own.
 #![allow(missing_docs)]
 
-use crate::id::{Attempt, Epoch, Era, Generation, Incarnation, LeaseId, Name, NodeId, TenantId, TokenId};
+use crate::id::{Attempt, Cursor, Epoch, Era, Generation, Incarnation, LeaseId, Name, NodeId, TenantId, TokenId};
 use crate::lease::LeaseStatus;
 use crate::time::{Span, Timestamp};
 
@@ -342,6 +342,32 @@ pub enum Rejection {
         /// The last stamp.
         last: Timestamp,
     },
+    /// No such subscription, or not one of this tenant.
+    #[error("there is no subscription {subscription}; `holdfast subscriptions` lists them")]
+    SubscriptionUnknown {
+        /// The name.
+        subscription: Name,
+    },
+    /// The name is taken.
+    #[error("there is a subscription {subscription} already; read on with it, or take another name")]
+    SubscriptionExists {
+        /// The name.
+        subscription: Name,
+    },
+    /// There are as many as there may be.
+    #[error("there are {most} subscriptions, and no more are kept; remove one with `holdfast unsubscribe`")]
+    SubscriptionsFull {
+        /// How many there may be.
+        most: u32,
+    },
+    /// An acknowledgement cannot be taken back.
+    #[error("events up to {acknowledged} are acknowledged already; {given} is before that")]
+    AcknowledgedBeyond {
+        /// The position named.
+        given: Cursor,
+        /// The one that stands.
+        acknowledged: Cursor,
+    },
 }
 
 fn devices(count: u32) -> String {
@@ -429,4 +455,8 @@ rejection_table! {
     StateDiverged "state-diverged";
     LevelNotNext "level-not-next";
     TimeBackwards "time-backwards";
+    SubscriptionUnknown "subscription-unknown";
+    SubscriptionExists "subscription-exists";
+    SubscriptionsFull "subscriptions-full";
+    AcknowledgedBeyond "acknowledged-beyond";
 }

@@ -34,7 +34,7 @@ use state::{Answer, RequestName};
 
 /// The highest [`state::ClusterState::level`] that this build knows the rules of. A replica whose state is above it
 /// must stop: it would decide otherwise than the others.
-pub const LEVEL_MAX: u32 = 2;
+pub const LEVEL_MAX: u32 = 3;
 
 /// The machine of one replica.
 #[derive(Debug, Clone, Default)]

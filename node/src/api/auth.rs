@@ -33,6 +33,8 @@ pub enum Needs {
     Reads,
     /// A tenant's or an operator's.
     Leases,
+    /// All but a reader's: it may change what the cluster remembers of who reads its events.
+    Subscribes,
     /// An operator's.
     Operator,
     /// One that sees all tenants: an operator's, or a reader's or subscriber's that is bound to none.
@@ -88,6 +90,7 @@ impl Caller {
             Needs::Nothing | Needs::AnyToken => true,
             Needs::Reads => self.role != Role::Subscriber,
             Needs::Leases => matches!(self.role, Role::Operator | Role::Tenant),
+            Needs::Subscribes => self.role != Role::ReadOnly,
             Needs::Operator => self.role == Role::Operator,
             Needs::Everything => self.sees_all(),
         }

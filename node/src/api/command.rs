@@ -40,11 +40,23 @@ pub async fn issue(api: &Api, caller: &Caller, request: RequestId, command: Comm
         let detail = format!("the command is larger than {COMMAND_BYTES_MAX} bytes");
         return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, detail));
     }
+    propose(api, request, envelope).await
+}
+
+async fn propose(api: &Api, request: RequestId, envelope: Envelope) -> Result<Done, Failure> {
     let parts = api.parts();
     match tokio::time::timeout(parts.limits.propose_timeout, parts.propose.propose(envelope)).await {
         Ok(outcome) => ended(request, outcome),
         Err(_) => Err(Failure::unknown(request, LATE)),
     }
+}
+
+/// Proposes a command of which a second copy changes nothing, without its request id: one that is said all day would push the ids of
+/// others out of the cluster's memory.
+pub async fn issue_again(api: &Api, caller: &Caller, request: RequestId, command: Command) -> Result<Done, Failure> {
+    let mut envelope = envelope(api, caller, request, command)?;
+    envelope.request = None;
+    propose(api, request, envelope).await
 }
 
 /// Proposes several that are ready together; the ends are in the same order. `bytes` is about what they take.

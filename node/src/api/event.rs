@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::Cursor;
-use holdfast_storage::machine::state::State as Machine;
+use holdfast_storage::machine::state::{State as Machine, Subscribed};
 use jiff::Timestamp as Instant;
 use serde::Deserialize;
 
@@ -22,6 +22,7 @@ use super::Api;
 use super::auth::Caller;
 use super::problem::Failure;
 use super::read::{fresh, stale};
+use super::subscription::{self, Owner};
 use crate::wire::event::{CloudEvent, EventPage};
 use crate::wire::problem::code;
 use filter::{Filter, Wishes};
@@ -39,6 +40,8 @@ pub struct EventQuery {
     from: Option<String>,
     cluster: Option<String>,
     limit: Option<usize>,
+    subscription: Option<String>,
+    owner: Option<String>,
 }
 
 /// Reads events strictly after a position: as a stream, or with `limit` as a page.
@@ -50,6 +53,8 @@ pub struct EventQuery {
     params(("after" = Option<String>, Query, description = "Strictly after this position, such as `12.0`; `0` begins at the first. A stream without it begins now"),
         ("from" = Option<String>, Query, description = "`now`, `start` (the first that is kept), or a position, which is the same as `after`"),
         ("cluster" = Option<String>, Query, description = "The cluster that the position is of; another cluster refuses it"),
+        ("subscription" = Option<String>, Query, description = "The filter of this durable subscription, and strictly after what it has acknowledged when no other position is said"),
+        ("owner" = Option<String>, Query, description = "The tenant that the subscription belongs to; for operators"),
         ("limit" = Option<u32>, Query, description = "Answer with one page of at most this many"),
         ("topic" = Option<String>, Query, description = "Only these topics, with commas"),
         ("type" = Option<String>, Query, description = "Only these types, with commas, such as `lease-ended`"),
@@ -66,9 +71,18 @@ pub async fn events(
     Query(wishes): Query<Wishes>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let filter = Filter::new(caller, &wishes)?;
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let beginning = Beginning::new(resumed, &query)?;
+    let mut beginning = Beginning::new(resumed, &query)?;
+    let filter = match &query.subscription {
+        None => Filter::new(caller, &wishes)?,
+        Some(name) => {
+            let subscribed = subscribed(&api, &caller, name, &query, &wishes).await?;
+            if beginning == Beginning::Unsaid {
+                beginning = Beginning::After(subscribed.acknowledged);
+            }
+            Filter::of_subscription(caller, &subscribed.filter)
+        }
+    };
     check_cluster(&api, query.cluster.as_deref())?;
     if let Beginning::After(after) = beginning {
         check_past(&api, after).await?;
@@ -89,9 +103,27 @@ pub async fn events(
     stream::open(&api, filter, form, after)
 }
 
+/// The subscription that is read, whose filter is its own.
+async fn subscribed(
+    api: &Api,
+    caller: &Caller,
+    name: &str,
+    query: &EventQuery,
+    wishes: &Wishes,
+) -> Result<Subscribed, Failure> {
+    if *wishes != Wishes::default() {
+        let detail = format!("subscription {name} says itself which events it is about; leave the filters out");
+        return Err(Failure::bad_request(detail));
+    }
+    let owner = Owner {
+        owner: query.owner.clone(),
+    };
+    subscription::opened(api, &owner.key(caller, name)?).await
+}
+
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beginning {
+pub enum Beginning {
     /// It does not say: a page begins at the first event, a stream now.
     Unsaid,
     /// At the first event that is kept.
@@ -112,13 +144,21 @@ impl Beginning {
         match (said, query.from.as_deref()) {
             (Some(text), _) => Ok(Self::After(text.parse()?)),
             (None, None) => Ok(Self::Unsaid),
-            (None, Some("start")) => Ok(Self::Start),
-            (None, Some("now")) => Ok(Self::Now),
-            (None, Some(text)) => Ok(Self::After(text.parse()?)),
+            (None, Some(word)) => Self::from_word(word),
         }
     }
 
-    fn resolve(self, api: &Api, page: bool) -> Cursor {
+    /// Reads `now`, `start`, or a position.
+    pub fn from_word(word: &str) -> Result<Self, Failure> {
+        match word {
+            "start" => Ok(Self::Start),
+            "now" => Ok(Self::Now),
+            text => Ok(Self::After(text.parse()?)),
+        }
+    }
+
+    /// The position that it stands for on this node.
+    pub fn resolve(self, api: &Api, page: bool) -> Cursor {
         let committed = &api.parts().committed;
         match self {
             Self::After(after) => after,
@@ -236,6 +276,6 @@ fn subject(event: &Event) -> Option<String> {
         Event::TokenRevoked { token } => Some(token.to_string()),
         Event::TenantSet { tenant, .. } => Some(tenant.to_string()),
         Event::Annotated { subject, .. } => Some(subject.to_string()),
-        _ => None,
+        event => event.subscription().map(|key| key.subscription.to_string()),
     }
 }

@@ -14,9 +14,11 @@ use axum::response::{IntoResponse, Response};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::rejection::status_name;
+use holdfast_proto::subscription::SubscriptionKey;
 use holdfast_storage::machine::state::State as Machine;
 
 use super::Api;
+use super::subscription::behind;
 
 /// Counts of answers by method, path and status.
 #[derive(Debug, Default)]
@@ -131,6 +133,8 @@ fn write_state(out: &mut String, state: &Machine) {
         );
     }
 
+    write_subscriptions(out, state);
+
     family(out, "holdfast_nodes", "gauge", "Nodes by status, removed ones apart.");
     let statuses = [
         ("joined", NodeStatus::Joined),
@@ -164,6 +168,25 @@ fn write_state(out: &mut String, state: &Machine) {
             &format!("model=\"{model}\",free=\"{free}\""),
             count,
         );
+    }
+}
+
+fn write_subscriptions(out: &mut String, state: &Machine) {
+    let labels = |key: &SubscriptionKey| {
+        let owner = key.tenant.as_ref().map(ToString::to_string).unwrap_or_default();
+        format!("owner=\"{owner}\",subscription=\"{}\"", key.subscription)
+    };
+    let lag = "holdfast_subscription_lag_entries";
+    let help = "Entries of the log since a durable subscription's acknowledged position, with events for it or not.";
+    family(out, lag, "gauge", help);
+    for (key, one) in &state.subscriptions {
+        sample(out, lag, &labels(key), behind(state, one));
+    }
+    let last = "holdfast_subscription_acknowledged_timestamp_seconds";
+    let help = "When the reader of a durable subscription last acknowledged anything, in seconds since 1970.";
+    family(out, last, "gauge", help);
+    for (key, one) in &state.subscriptions {
+        sample(out, last, &labels(key), one.acknowledged_at.0 / 1_000);
     }
 }
 

@@ -141,7 +141,8 @@ pub fn status_of(rejection: &Rejection) -> StatusCode {
         Rejection::NodeUnknown { .. }
         | Rejection::TokenUnknown { .. }
         | Rejection::TenantUnknown { .. }
-        | Rejection::LeaseUnknown { .. } => StatusCode::NOT_FOUND,
+        | Rejection::LeaseUnknown { .. }
+        | Rejection::SubscriptionUnknown { .. } => StatusCode::NOT_FOUND,
         Rejection::NodeRemoved { .. } => StatusCode::GONE,
         Rejection::OutOfRange { .. }
         | Rejection::ModelUnknown { .. }

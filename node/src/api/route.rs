@@ -17,8 +17,8 @@ use utoipa::openapi::{RefOr, Schema};
 use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
-    Api, backup, bill, cluster, drain, edge, event, gpu, health, join, lease, log, metrics, node, openapi, preview,
-    quote, state, tenant, token,
+    Api, backup, bill, cluster, drain, edge, event, gpu, health, join, lease, log, metrics, node, openapi,
+    preview, quote, state, subscription, tenant, token,
 };
 use crate::wire::problem::code;
 
@@ -61,6 +61,11 @@ pub fn table() -> Vec<Route> {
         route::<gpu::__path_list, _, _>(Needs::Reads, gpu::list),
         route::<gpu::__path_grade, _, _>(Needs::Operator, gpu::grade),
         route::<event::__path_events, _, _>(Needs::AnyToken, event::events),
+        route::<subscription::__path_create, _, _>(Needs::Subscribes, subscription::create),
+        route::<subscription::__path_list, _, _>(Needs::AnyToken, subscription::list),
+        route::<subscription::__path_show, _, _>(Needs::AnyToken, subscription::show),
+        route::<subscription::__path_acknowledge, _, _>(Needs::Subscribes, subscription::acknowledge),
+        route::<subscription::__path_remove, _, _>(Needs::Subscribes, subscription::remove),
         route::<cluster::__path_status, _, _>(Needs::AnyToken, cluster::status),
         route::<backup::__path_backup, _, _>(Needs::Operator, backup::backup),
         route::<state::__path_state, _, _>(Needs::Reads, state::state),

@@ -8,4 +8,5 @@ mod document;
 mod past;
 mod rights;
 mod stream;
+mod subscription;
 mod writes;

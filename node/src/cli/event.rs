@@ -1,11 +1,12 @@
 //! `holdfast events`: what happens in the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use holdfast_proto::event::Topic;
+use holdfast_proto::event::{Event, Topic};
 use holdfast_proto::id::{Cursor, LeaseId, Name, NodeId};
 use holdfast_proto::node::NodeStatus;
+use holdfast_proto::subscription::EventFilter;
 
 use super::console::Console;
 use super::error::CliError;
@@ -30,6 +31,14 @@ pub struct EventsArgs {
     /// Begin strictly after this position; without it -f begins now, and a list at the first that is kept.
     #[arg(long, value_name = "POSITION")]
     pub after: Option<Cursor>,
+    /// Which ones.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// What events are asked for; all of it has to be met.
+#[derive(Debug, Default, Args)]
+pub struct FilterArgs {
     /// Only these types, with commas, such as lease-ended.
     #[arg(long = "type", value_name = "TYPES")]
     pub kind: Option<String>,
@@ -62,6 +71,42 @@ fn topic(text: &str) -> Result<Topic, String> {
 }
 
 impl EventsArgs {
+    /// People are not shown each acknowledgement of a subscription; programs, and whoever asks for that type, are.
+    fn leaves_out(&self, event: &CloudEvent, console: &Console<'_>) -> bool {
+        !console.json && self.filter.kind.is_none() && matches!(event.data, Event::EventsAcknowledged { .. })
+    }
+}
+
+impl FilterArgs {
+    /// The topics, with commas.
+    pub fn topics(&self) -> Option<String> {
+        let topics: Vec<&str> = self.topic.iter().map(|topic| topic.name()).collect();
+        (!topics.is_empty()).then(|| topics.join(","))
+    }
+
+    /// The same as a subscription keeps it.
+    ///
+    /// # Errors
+    /// When a node has no such label, or a type is not written like one.
+    pub fn filter(&self, labels: &Labels) -> Result<EventFilter, CliError> {
+        let name = |text: &str| {
+            let name = text.strip_prefix("holdfast.").unwrap_or(text).parse::<Name>();
+            name.map_err(|error| CliError::Usage(error.to_string()))
+        };
+        let types = self.kind.iter().flat_map(|text| text.split(','));
+        let types: BTreeSet<Name> = types
+            .filter(|text| !text.is_empty())
+            .map(name)
+            .collect::<Result<_, _>>()?;
+        Ok(EventFilter {
+            topics: BTreeSet::from_iter(self.topic.iter().copied()).into_iter().collect(),
+            types: types.into_iter().collect(),
+            lease: self.lease,
+            tenant: self.tenant.clone(),
+            node: self.node.as_deref().map(|name| labels.find(name)).transpose()?,
+        })
+    }
+
     fn query(&self, labels: &Labels) -> Result<String, CliError> {
         let mut query = String::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -69,8 +114,7 @@ impl EventsArgs {
                 query.push_str(&format!("&{name}={}", segment(&value)));
             }
         };
-        let topics: Vec<&str> = self.topic.iter().map(|topic| topic.name()).collect();
-        add("topic", (!topics.is_empty()).then(|| topics.join(",")));
+        add("topic", self.topics());
         add("type", self.kind.clone());
         add("lease", self.lease.map(|lease| lease.to_string()));
         add("tenant", self.tenant.as_ref().map(ToString::to_string));
@@ -90,7 +134,7 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
         return list(&args, &labels, client, console).await;
     }
     let mut interrupts = Interrupts::listen();
-    let mut stream = client.events(&args.query(&labels)?, args.after);
+    let mut stream = client.events(&args.filter.query(&labels)?, args.after);
     loop {
         let item = tokio::select! {
             item = stream.next() => item?,
@@ -100,6 +144,7 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
             }
         };
         match item {
+            Item::Event(event) if args.leaves_out(&event, console) => {}
             Item::Event(event) => print(&event, &labels, console)?,
             Item::Compacted(next) => {
                 console.tell(&format!("events up to {next} are no longer kept; going on after them"))
@@ -113,14 +158,16 @@ async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut
     let mut position = args
         .after
         .map_or("from=start".to_owned(), |after| format!("after={after}"));
-    let query = args.query(labels)?;
+    let query = args.filter.query(labels)?;
     loop {
         let page: EventPage = client
             .get(&format!("/v1/events?limit={PAGE}&{position}&{query}"))
             .await?
             .body;
         for event in &page.events {
-            print(event, labels, console)?;
+            if !args.leaves_out(event, console) {
+                print(event, labels, console)?;
+            }
         }
         if page.end {
             return Ok(());
@@ -129,7 +176,11 @@ async fn list(args: &EventsArgs, labels: &Labels, client: &Client, console: &mut
     }
 }
 
-fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> Result<(), CliError> {
+/// Prints one event.
+///
+/// # Errors
+/// When the other end is gone.
+pub fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> Result<(), CliError> {
     if console.json {
         return console.print_json(event);
     }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io::Cursor;
 use std::sync::Arc;
 
+use holdfast_proto::command::Command;
 use holdfast_proto::tenant::Role;
 use holdfast_storage::backup::Backup;
 use jiff::tz::TimeZone;
@@ -643,4 +644,49 @@ fn credentials_are_read_by_their_owner_alone_and_overridden_by_the_environment()
     std::fs::write(&path, "token = \"hfa.marker\"").unwrap();
     let error = super::error::chain(&Credentials::read(&path).unwrap_err());
     assert!(!error.contains("marker"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_prints_each_event_once_while_its_reader_writes_what_it_is_told() {
+    let (world, person) = operator().await;
+    for level in [2, 3] {
+        world.say(Command::RaiseMachineLevel { level });
+    }
+    let first = person.run("note tests before").await;
+    assert_eq!(first.code, code::DONE, "{first:?}");
+    let made = person.run("subscribe notes --type annotated --once").await;
+    assert_eq!((made.code, made.out.as_str()), (code::DONE, ""), "{made:?}");
+    person.run("note tests one").await;
+    person.run("note tests two").await;
+    let told = person.run("subscribe notes --once").await;
+    assert!(
+        told.out.contains("one") && told.out.contains("two") && !told.out.contains("before"),
+        "{told:?}"
+    );
+    assert_eq!(told.out.lines().count(), 2);
+    person.run("note tests three").await;
+    let by_hand = person.run("--json subscribe notes --once --no-acknowledge").await;
+    assert_eq!(by_hand.json()["data"]["text"], "three");
+    let again = person
+        .run("subscribe notes --type annotated --once --no-acknowledge")
+        .await;
+    assert!(again.out.contains("three"), "{again:?}");
+    let id = by_hand.json()["id"].as_str().unwrap().to_owned();
+    let done = person.run(&format!("acknowledge notes {id}")).await;
+    assert_eq!(done.code, code::DONE, "{done:?}");
+    assert_eq!(person.run("subscribe notes --once").await.out, "");
+
+    let other = person.run("subscribe notes --topic lease --once").await;
+    assert_eq!(other.code, code::USAGE, "{other:?}");
+    let listed = person.run("subscriptions").await;
+    assert!(
+        listed.out.contains("notes") && listed.out.contains("types annotated"),
+        "{listed:?}"
+    );
+    let shown = person.run("events").await;
+    assert!(!shown.out.contains("is done up to"), "{shown:?}");
+    let asked = person.run("events --type events-acknowledged").await;
+    assert!(asked.out.contains("subscription notes is done up to"), "{asked:?}");
+    assert_eq!(person.run("unsubscribe notes").await.code, code::DONE);
+    assert_eq!(person.run("unsubscribe notes").await.code, code::REFUSED);
 }

@@ -13,7 +13,7 @@ use holdfast_proto::time::{Span, Timestamp};
 
 use crate::values::{
     LEASE, NODE, TOKEN, access_token, address, allocation, boot, checkpoint, digest, edge, fence, inventory, name,
-    request, rollup, spec, tariff, terms, work, workload,
+    request, rollup, spec, subscription, tariff, terms, work, workload,
 };
 
 pub fn all() -> Vec<Command> {
@@ -21,6 +21,7 @@ pub fn all() -> Vec<Command> {
     all.extend(nodes());
     all.extend(tenants());
     all.extend(leases());
+    all.extend(subscriptions());
     all.sort_by_key(Command::tag);
     all
 }
@@ -123,6 +124,19 @@ fn tenants() -> Vec<Command> {
             quota: Quota { devices_max: 64 },
         },
         Command::SetTariff(tariff()),
+    ]
+}
+
+fn subscriptions() -> Vec<Command> {
+    vec![
+        Command::CreateSubscription(Box::new(subscription())),
+        Command::AcknowledgeEvents {
+            key: subscription().key,
+            through: Cursor { index: 99, sub: 4 },
+        },
+        Command::RemoveSubscription {
+            key: subscription().key,
+        },
     ]
 }
 

@@ -14,7 +14,7 @@ use holdfast_proto::time::{Span, Timestamp};
 
 use crate::values::{
     LEASE, NODE, TOKEN, access_token, address, allocation, boot, charge_line, checkpoint, digest, edge, fence,
-    inventory, name, request, rollup, spec, tariff, terms, work, workload,
+    inventory, name, request, rollup, spec, subscription, tariff, terms, work, workload,
 };
 
 pub fn all() -> Vec<Event> {
@@ -22,6 +22,7 @@ pub fn all() -> Vec<Event> {
     all.extend(nodes());
     all.extend(leases());
     all.extend(placements());
+    all.extend(subscriptions());
     all.sort_by_key(Event::tag);
     all
 }
@@ -181,6 +182,18 @@ fn leases() -> Vec<Event> {
             fence: fence(),
             checkpoint: checkpoint(),
         },
+    ]
+}
+
+fn subscriptions() -> Vec<Event> {
+    let key = subscription().key;
+    vec![
+        Event::SubscriptionCreated(Box::new(subscription())),
+        Event::EventsAcknowledged {
+            key: key.clone(),
+            through: Cursor { index: 99, sub: 4 },
+        },
+        Event::SubscriptionRemoved { key },
     ]
 }
 

@@ -4,7 +4,7 @@
 
 use holdfast_proto::command::{Command, Envelope};
 use holdfast_proto::device::{Device, DeviceKind, Grade};
-use holdfast_proto::event::{Event, EventRecord, NodeWork, RequestKey};
+use holdfast_proto::event::{Event, EventRecord, NodeWork, RequestKey, Topic};
 use holdfast_proto::id::{
     Attempt, BootId, Cursor, DeviceId, Digest, Epoch, Era, Fence, FencingToken, LeaseId, Name, NodeId, RequestId,
     TokenId,
@@ -12,6 +12,7 @@ use holdfast_proto::id::{
 use holdfast_proto::lease::{Isolation, Plan, ResourceRequest, Spread, Terms};
 use holdfast_proto::node::{BootProof, Inventory, IsolationLevel, NodeAddress, NodeRole, NodeSpec};
 use holdfast_proto::placement::Allocation;
+use holdfast_proto::subscription::{EventFilter, Subscription, SubscriptionKey};
 use holdfast_proto::tariff::{ChargeLine, Price, Tariff};
 use holdfast_proto::telemetry::{HealthEdge, Range, Rollup};
 use holdfast_proto::tenant::{AccessToken, Principal, Role};
@@ -24,6 +25,23 @@ pub const TOKEN: TokenId = TokenId(0x1112_1314_1516_1718);
 
 pub fn name(text: &str) -> Name {
     text.parse().expect("samples use good names")
+}
+
+pub fn subscription() -> Subscription {
+    Subscription {
+        key: SubscriptionKey {
+            tenant: Some(name("blue")),
+            subscription: name("invoices"),
+        },
+        filter: EventFilter {
+            topics: vec![Topic::Lease, Topic::Billing],
+            types: vec![name("lease-charged"), name("lease-ended")],
+            lease: Some(LEASE),
+            tenant: Some(name("blue")),
+            node: Some(NODE),
+        },
+        after: Cursor { index: 98, sub: 3 },
+    }
 }
 
 pub fn digest(byte: u8) -> Digest {

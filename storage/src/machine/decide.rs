@@ -13,6 +13,7 @@ mod node;
 mod placement;
 mod settle;
 mod shape;
+mod subscription;
 mod tenant;
 
 use holdfast_proto::command::{Command, Envelope};
@@ -54,6 +55,9 @@ pub(super) fn decide(draft: &mut Draft, envelope: &Envelope) -> Result<(), Rejec
         | Command::SetTariff(_) => tenant::decide(draft, &envelope.command),
         Command::CreateLease(create) => lease::create(draft, envelope.project.as_ref(), create),
         Command::CreateLeaseWith(create) => lease::create_with(draft, envelope.project.as_ref(), create),
+        Command::CreateSubscription(_) | Command::AcknowledgeEvents { .. } | Command::RemoveSubscription { .. } => {
+            subscription::decide(draft, &envelope.command)
+        }
         Command::ReleaseLease { .. }
         | Command::RenewLease { .. }
         | Command::EndLease { .. }

@@ -32,6 +32,7 @@ mod kind {
     pub(super) const REQUESTS: u16 = DISK + 0x10a;
     pub(super) const CONDITIONS: u16 = DISK + 0x10b;
     pub(super) const DRAINS: u16 = DISK + 0x10c;
+    pub(super) const SUBSCRIPTIONS: u16 = DISK + 0x10d;
     pub(super) const END: u16 = DISK + 0x10f;
 }
 
@@ -142,6 +143,7 @@ impl State {
             (**access).clone()
         })?;
         put(out, kind::JOIN_TOKENS, &self.join_tokens, |join| (**join).clone())?;
+        put(out, kind::SUBSCRIPTIONS, &self.subscriptions, |one| (**one).clone())?;
         put(out, kind::TARIFFS, &self.tariffs, |tariff| (**tariff).clone())?;
         put(out, kind::REQUESTS, &self.requests, Clone::clone)?;
         out(&frame::encode_payload(kind::END, &[]))
@@ -191,6 +193,7 @@ impl State {
             kind::TENANTS => take(&mut self.tenants, payload, |tenant| tenant)?,
             kind::ACCESS_TOKENS => take(&mut self.access_tokens, payload, Arc::new)?,
             kind::JOIN_TOKENS => take(&mut self.join_tokens, payload, Arc::new)?,
+            kind::SUBSCRIPTIONS => take(&mut self.subscriptions, payload, Arc::new)?,
             kind::TARIFFS => take(&mut self.tariffs, payload, Arc::new)?,
             kind::REQUESTS => take(&mut self.requests, payload, |answer| answer)?,
             _ => return Ok(false),

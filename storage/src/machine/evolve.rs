@@ -9,6 +9,7 @@ mod index;
 mod lease;
 mod node;
 mod placement;
+mod subscription;
 
 use std::sync::Arc;
 
@@ -69,6 +70,9 @@ impl State {
             | Event::AttemptEnded { .. }
             | Event::LeaseEvicted { .. }
             | Event::AllocationEnded { .. } => placement::fold(self, record),
+            Event::SubscriptionCreated(_) | Event::EventsAcknowledged { .. } | Event::SubscriptionRemoved { .. } => {
+                subscription::fold(self, record)
+            }
             // Facts for subscribers; the rules do not look at them.
             Event::RollupReported { .. } | Event::Annotated { .. } | Event::RequestRefused { .. } => {}
         }

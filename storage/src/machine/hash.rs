@@ -56,6 +56,12 @@ impl State {
             hasher.update(b"drains");
             hasher.update(&sum(&self.drains, |node, drain| bytes(&(*node, *drain))));
         }
+        if !self.subscriptions.is_empty() {
+            hasher.update(b"subscriptions");
+            hasher.update(&sum(&self.subscriptions, |key, one| {
+                bytes(&(key.clone(), (**one).clone()))
+            }));
+        }
         Digest(*hasher.finalize().as_bytes())
     }
 }

@@ -10,6 +10,7 @@ use holdfast_proto::id::{DeviceId, TenantId};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_proto::node::NodeStatus;
+use holdfast_proto::subscription::SUBSCRIPTIONS_MAX;
 use holdfast_proto::tariff::amount_micros;
 use holdfast_proto::time::Span;
 
@@ -56,6 +57,7 @@ pub fn check(state: &State) -> Vec<Violation> {
         money(lease, &mut found);
     }
     loss(state, &mut found);
+    subscriptions(state, &mut found);
     indexes(state, &mut found);
     found.0
 }
@@ -229,6 +231,25 @@ fn loss(state: &State, found: &mut Found) {
             found.unless(lost, 10, what);
         }
     }
+}
+
+/// 5: nobody has acknowledged what has not happened, and no owner has more subscriptions than are kept.
+fn subscriptions(state: &State, found: &mut Found) {
+    let mut kept: BTreeMap<Option<&TenantId>, usize> = BTreeMap::new();
+    for (key, one) in &state.subscriptions {
+        *kept.entry(key.tenant.as_ref()).or_default() += 1;
+        let what = || {
+            format!(
+                "subscription {} acknowledges {} of {}",
+                key.subscription, one.acknowledged, state.cluster.cursor
+            )
+        };
+        found.unless(one.acknowledged <= state.cluster.cursor, 5, what);
+    }
+    let most = kept.values().copied().max().unwrap_or(0);
+    found.unless(most <= SUBSCRIPTIONS_MAX, 5, || {
+        format!("one owner has {most} subscriptions")
+    });
 }
 
 /// 5: what is derived from the state is what deriving it anew gives.

@@ -17,6 +17,7 @@ use holdfast_proto::lease::{EndReason, LeaseStatus};
 use holdfast_proto::node::{BootProof, Inventory, NodeSpec, NodeStatus};
 use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::rejection::Rejection;
+use holdfast_proto::subscription::{EventFilter, SubscriptionKey};
 use holdfast_proto::tariff::{ChargeLine, Tariff};
 use holdfast_proto::tenant::{AccessToken, JoinToken, Quota};
 use holdfast_proto::time::{Span, Timestamp};
@@ -68,6 +69,8 @@ pub struct State {
     pub access_tokens: Map<TokenId, Arc<Access>>,
     /// Join tokens.
     pub join_tokens: Map<TokenId, Arc<Join>>,
+    /// Durable subscriptions, by owner and name.
+    pub subscriptions: Map<SubscriptionKey, Arc<Subscribed>>,
     /// Tariffs by version: the present one, and those that live leases were requested under.
     pub tariffs: Map<u32, Arc<Tariff>>,
     /// Answers to the requests of the last 24 hours, oldest first.
@@ -414,6 +417,19 @@ pub struct Join {
     pub used_by: Option<NodeId>,
     /// It works no more.
     pub revoked: bool,
+}
+
+/// A durable subscription and how far its reader has come.
+#[derive(Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub struct Subscribed {
+    /// What it is about.
+    pub filter: EventFilter,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Its reader is done with all events up to this one.
+    pub acknowledged: Cursor,
+    /// When its reader last said so; when it was made before the first time.
+    pub acknowledged_at: Timestamp,
 }
 
 /// A request of a principal, ordered by the client's time.

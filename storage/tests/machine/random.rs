@@ -31,6 +31,7 @@ pub fn cluster() -> Vec<String> {
         lines.push(format!("create-access-token token={token} tenant={tenant}"));
     }
     lines.push("raise-machine-level level=2".to_owned());
+    lines.push("raise-machine-level level=3".to_owned());
     lines
 }
 
@@ -80,7 +81,7 @@ impl Author {
             }
         }
         let text = loop {
-            let tried = match self.below(20) {
+            let tried = match self.below(21) {
                 0..=8 => self.member(world),
                 9..=10 => self.place(world),
                 11..=13 => self.node(world),
@@ -88,6 +89,7 @@ impl Author {
                 16 => self.due(world),
                 17 => self.device(world),
                 18 => self.tenant(world),
+                19 => Some(self.subscription(world)),
                 _ => Some(self.nonsense(world)),
             };
             if let Some(text) = tried {
@@ -320,6 +322,23 @@ impl Author {
     }
 
     /// Something that nobody in his right mind says now.
+    /// What readers of the event stream say, in and out of turn.
+    fn subscription(&mut self, world: &World) -> String {
+        let tenant = ["blue", "green"][self.below(2)];
+        let head = format!("subscription=s{} tenant={tenant}", self.below(3));
+        let last = world.machine.state().cluster.cursor;
+        let position = format!(
+            "{}.{}",
+            (last.index + 1).saturating_sub(self.below(60) as u64),
+            self.below(3)
+        );
+        match self.below(8) {
+            0 => format!("remove-subscription {head}"),
+            1..=3 => format!("create-subscription {head} topics=lease after={position}"),
+            _ => format!("acknowledge-events {head} through={position}"),
+        }
+    }
+
     fn nonsense(&mut self, world: &World) -> String {
         let node = *self.pick(&NODES).unwrap();
         let leases: Vec<_> = world.machine.state().leases.keys().copied().collect();

@@ -3,7 +3,8 @@
 //! Lines are `[t=SECONDS] command key=value …`. Besides the commands by their names there are: `cluster` (a ready
 //! cluster; `shown` shows its events), `run lease=L1` (prepares and starts all members), `twin key=value` (the last
 //! refused command again, with one value changed; it must be accepted), `fresh` (an empty machine), `again` (the last
-//! line's envelope once more), `free` and `show lease=L1` (what the views say).
+//! line's envelope once more), `free` and `show lease=L1` (what the views say), `subscribe-many`
+//! (subscriptions until an owner has so many).
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -79,6 +80,7 @@ impl Player<'_> {
             }
             "run" => return self.run(&words),
             "free" => return self.free(),
+            "subscribe-many" => return self.subscribe_many(&words),
             "show" => return self.show(&words),
             "again" => {
                 let envelope = self.last.clone().ok_or("nothing to repeat")?;
@@ -189,6 +191,21 @@ impl Player<'_> {
         if !shown {
             self.out.truncate(length);
         }
+        Ok(())
+    }
+
+    /// Makes subscriptions until an owner has so many.
+    fn subscribe_many(&mut self, words: &Words) -> Result<(), String> {
+        let (tenant, until) = (words.get("tenant")?, words.number("until")?);
+        let length = self.out.len();
+        let owned = self.world.machine.state().subscriptions.keys();
+        let owned = owned
+            .filter(|key| key.tenant.as_ref().is_some_and(|owner| owner.as_str() == tenant))
+            .count() as u64;
+        for at in owned..until {
+            self.accept(&format!("create-subscription subscription=many-{at} tenant={tenant}"))?;
+        }
+        self.out.truncate(length);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, Envelope, InitCluster};
 use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::device::{Device, DeviceKind, Grade};
-use holdfast_proto::event::{EventRecord, NodeWork};
+use holdfast_proto::event::{EventRecord, NodeWork, Topic};
 use holdfast_proto::id::{
     Attempt, BootId, ClusterId, Cursor, DeviceId, Digest, Epoch, Era, Fence, FencingToken, Generation, Incarnation,
     LeaseId, Name, NodeId, Nonce, RequestId, TokenId,
@@ -14,6 +14,7 @@ use holdfast_proto::id::{
 use holdfast_proto::lease::{EndReason, Isolation, LeaseKind, Plan, ResourceRequest, Spread, Terms};
 use holdfast_proto::node::{BootProof, Inventory, IsolationLevel, NodeAddress, NodeRole, NodeSpec};
 use holdfast_proto::placement::{Allocation, Exit};
+use holdfast_proto::subscription::{EventFilter, Subscription, SubscriptionKey};
 use holdfast_proto::tariff::{Price, Tariff};
 use holdfast_proto::telemetry::{HealthEdge, Rollup};
 use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
@@ -142,6 +143,9 @@ impl World {
             holdfast_proto::origin::Allowed::Operator => "operator".to_owned(),
             holdfast_proto::origin::Allowed::TenantOf(tenant) => tenant.to_string(),
             holdfast_proto::origin::Allowed::LeaseOwner if words.opt("node").is_none() => self.owner(words),
+            holdfast_proto::origin::Allowed::SubscriberOf(tenant) => {
+                tenant.map_or("operator".to_owned(), ToString::to_string)
+            }
             holdfast_proto::origin::Allowed::Voter => "n1".to_owned(),
             _ => about.unwrap_or_else(|| "n1".to_owned()),
         };
@@ -207,6 +211,9 @@ impl World {
             | "commit-checkpoint" => self.lease_command(words),
             "commit-placement" | "defer-placement" | "report-prepared" | "report-started" | "report-exited" => {
                 self.placement_command(words)
+            }
+            "create-subscription" | "acknowledge-events" | "remove-subscription" => {
+                subscription_command(words, &self.machine)
             }
             other => Err(format!("unknown command `{other}`")),
         }
@@ -649,6 +656,40 @@ fn tariff(words: &Words, version: u32) -> Made<Tariff> {
         version: words.number_or("version", u64::from(version))? as u32,
         currency: words.opt("currency").unwrap_or("USD").to_owned(),
         prices,
+    })
+}
+
+/// Reads `subscription=NAME [tenant=OWNER]`; without an owner it is the cluster's.
+fn subscription_command(words: &Words, machine: &Machine) -> Made<Command> {
+    let key = SubscriptionKey {
+        tenant: words.opt("tenant").map(name).transpose()?,
+        subscription: name(words.get("subscription")?)?,
+    };
+    let position = |key: &str| {
+        words
+            .opt(key)
+            .map(|text| text.parse::<Cursor>().map_err(|error| error.to_string()))
+    };
+    let topic = |text: &str| {
+        let found = Topic::ALL.into_iter().find(|topic| topic.name() == text);
+        found.ok_or(format!("there is no topic {text}"))
+    };
+    Ok(match words.verb.as_str() {
+        "create-subscription" => Command::CreateSubscription(Box::new(Subscription {
+            key,
+            filter: EventFilter {
+                topics: words.list("topics").into_iter().map(topic).collect::<Made<_>>()?,
+                types: words.list("types").into_iter().map(name).collect::<Made<_>>()?,
+                tenant: words.opt("of-tenant").map(name).transpose()?,
+                ..EventFilter::default()
+            },
+            after: position("after").unwrap_or(Ok(machine.state().cluster.cursor))?,
+        })),
+        "remove-subscription" => Command::RemoveSubscription { key },
+        _ => Command::AcknowledgeEvents {
+            key,
+            through: position("through").ok_or("through=POSITION")??,
+        },
     })
 }
 

@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 
 use holdfast_proto::event::{Event, EventRecord, Topic};
-use holdfast_proto::id::{LeaseId, NodeId, TenantId};
+use holdfast_proto::id::{LeaseId, Name, NodeId, TenantId};
+use holdfast_proto::subscription::EventFilter;
 use holdfast_storage::machine::state::State as Machine;
 use serde::Deserialize;
 
@@ -15,8 +16,11 @@ use crate::api::problem::Failure;
 /// Leases remembered as the caller's after the state has forgotten them; the oldest go first.
 const OWN_LEASES_MAX: usize = 65_536;
 
+/// A tag that no event has.
+const NO_TAG: u16 = u16::MAX;
+
 /// What a subscriber asks for; all of it has to be met.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Wishes {
     /// Topics, with commas.
     pub topic: Option<String>,
@@ -41,6 +45,8 @@ pub struct Filter {
     lease: Option<LeaseId>,
     tenant: Option<TenantId>,
     node: Option<NodeId>,
+    /// Acknowledgements are left out when they are not asked for by their type: they are made by being told of others.
+    no_acknowledgements: bool,
     /// Leases of the tenant that is looked for, learnt from their requests as the stream passed them.
     passed: BTreeSet<LeaseId>,
 }
@@ -48,21 +54,30 @@ pub struct Filter {
 impl Filter {
     /// Reads the wishes from the query's texts.
     pub fn new(caller: Caller, wishes: &Wishes) -> Result<Self, Failure> {
-        let filter = Self {
-            topics: words(&wishes.topic).map(topic).collect::<Result<_, _>>()?,
-            types: words(&wishes.kind).map(kind).collect::<Result<_, _>>()?,
-            lease: wishes.lease.as_deref().map(str::parse).transpose()?,
-            tenant: wishes.tenant.as_deref().map(str::parse).transpose()?,
-            node: wishes.node.as_deref().map(str::parse).transpose()?,
+        let wanted = filter(&caller, wishes)?;
+        Ok(Self::of(caller, &wanted))
+    }
+
+    /// The filter of a subscription, with the rights of the one that reads it.
+    pub fn of_subscription(caller: Caller, wanted: &EventFilter) -> Self {
+        let mut filter = Self::of(caller, wanted);
+        filter.no_acknowledgements = true;
+        filter
+    }
+
+    fn of(caller: Caller, wanted: &EventFilter) -> Self {
+        // A type that only a later version knows passes nothing.
+        let tag = |name: &Name| kind(name.as_str()).map_or(NO_TAG, |(tag, _)| tag);
+        Self {
+            topics: wanted.topics.iter().copied().collect(),
+            types: wanted.types.iter().map(tag).collect(),
+            lease: wanted.lease,
+            tenant: wanted.tenant.clone(),
+            node: wanted.node,
+            no_acknowledgements: false,
             passed: BTreeSet::new(),
             caller,
-        };
-        if let Some(tenant) = &filter.tenant
-            && !filter.caller.sees(tenant)
-        {
-            return Err(Failure::not_allowed(format!("this token does not see tenant {tenant}")));
         }
-        Ok(filter)
     }
 
     /// Whose rights it keeps to.
@@ -81,6 +96,9 @@ impl Filter {
             return true;
         }
         let Some(own) = &self.caller.tenant else { return false };
+        if let Some(key) = record.event.subscription() {
+            return key.tenant.as_ref() == Some(own);
+        }
         match &record.event {
             Event::TenantSet { tenant, .. } => tenant == own,
             Event::TariffSet(_) => true,
@@ -92,11 +110,17 @@ impl Filter {
     fn wants(&self, state: &Machine, record: &EventRecord) -> bool {
         let event = &record.event;
         (self.topics.is_empty() || self.topics.contains(&event.topic()))
-            && (self.types.is_empty() || self.types.contains(&event.tag()))
+            && match self.types.is_empty() {
+                true => !(self.no_acknowledgements && matches!(event, Event::EventsAcknowledged { .. })),
+                false => self.types.contains(&event.tag()),
+            }
             && self.lease.is_none_or(|lease| event.lease() == Some(lease))
             && self.node.is_none_or(|node| mentions(event, node))
             && self.tenant.as_ref().is_none_or(|tenant| match event {
                 Event::TenantSet { tenant: of, .. } => of == tenant,
+                event if event.subscription().is_some() => {
+                    event.subscription().and_then(|key| key.tenant.as_ref()) == Some(tenant)
+                }
                 event => event.lease().is_some_and(|lease| self.belongs(state, lease, tenant)),
             })
     }
@@ -131,11 +155,30 @@ fn words(text: &Option<String>) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// The tag of a type, by its name or as CloudEvents' `type` has it.
-fn kind(text: &str) -> Result<u16, Failure> {
+/// Reads what is asked for from the query's texts; refuses a tenant that the caller does not see.
+pub fn filter(caller: &Caller, wishes: &Wishes) -> Result<EventFilter, Failure> {
+    let topics: BTreeSet<Topic> = words(&wishes.topic).map(topic).collect::<Result<_, _>>()?;
+    let types: BTreeSet<&str> = words(&wishes.kind)
+        .map(|text| kind(text).map(|(_, name)| name))
+        .collect::<Result<_, _>>()?;
+    let tenant: Option<TenantId> = wishes.tenant.as_deref().map(str::parse).transpose()?;
+    if let Some(tenant) = tenant.as_ref().filter(|tenant| !caller.sees(tenant)) {
+        return Err(Failure::not_allowed(format!("this token does not see tenant {tenant}")));
+    }
+    Ok(EventFilter {
+        topics: topics.into_iter().collect(),
+        types: types.into_iter().map(str::parse).collect::<Result<_, _>>()?,
+        lease: wishes.lease.as_deref().map(str::parse).transpose()?,
+        tenant,
+        node: wishes.node.as_deref().map(str::parse).transpose()?,
+    })
+}
+
+/// The tag and name of a type, by its name or as CloudEvents' `type` has it.
+fn kind(text: &str) -> Result<(u16, &'static str), Failure> {
     let name = text.strip_prefix("holdfast.").unwrap_or(text);
     let found = Event::TABLE.iter().find(|(_, known, _)| *known == name);
-    found.map(|(tag, ..)| *tag).ok_or_else(|| {
+    found.map(|(tag, name, _)| (*tag, *name)).ok_or_else(|| {
         let names: Vec<&str> = Event::TABLE.iter().map(|(_, name, _)| *name).collect();
         Failure::bad_request(format!(
             "there is no event type `{text}`; types are {}",

@@ -5,14 +5,17 @@
 use std::collections::BTreeSet;
 
 use holdfast_proto::command::Command;
-use holdfast_proto::id::LeaseId;
+use holdfast_proto::id::{Cursor, LeaseId};
+use holdfast_proto::subscription::{EventFilter, Subscription, SubscriptionKey};
 use holdfast_proto::time::Span;
+use holdfast_storage::machine::LEVEL_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::world::{World, shown};
+use super::world::{World, name, shown};
 use crate::api::openapi::openapi;
 use crate::api::route::table;
+use crate::api::seam::Committed;
 use crate::wire::lease::{LeaseAccepted, LeaseOrder};
 
 /// Checks a value against a schema of the document; gives every mismatch.
@@ -100,6 +103,8 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
             { "model": "h100", "plan": "on-demand", "micros_per_device_hour": 1 } ] } })),
         ("post", "/v1/tokens") => Some(json!({ "kind": "access", "role": "read-only" })),
         ("put", "/v1/tenants/{tenant}") => Some(json!({ "devices_max": 4 })),
+        ("post", "/v1/subscriptions") => Some(json!({ "name": "new", "topic": "lease" })),
+        ("put", "/v1/subscriptions/{name}/cursor") => Some(json!({ "through": "2.0" })),
         ("post", "/v1/join") => Some(
             json!({ "token": "tok-0000000000000001", "secret": "00", "public_key": "00",
             "label": "n2", "zone": "a", "role": "replica",
@@ -113,6 +118,7 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
         .replace("{node}", "n1")
         .replace("{gpu}", "GPU-08080808-0808-0808-0808-080808080808")
         .replace("{token}", "tok-00000000000000ff")
+        .replace("{name}", if method == "delete" { "gone" } else { "kept" })
         .replace("{tenant}", "blue");
     let filled = if path == "/v1/events" {
         filled + "?limit=5&after=0"
@@ -136,7 +142,9 @@ async fn accepted(world: &World) -> LeaseId {
 #[tokio::test]
 async fn every_documented_operation_answers_as_it_is_documented() {
     let world = World::start().await;
-    world.say(Command::RaiseMachineLevel { level: 2 });
+    for level in world.state().cluster.level + 1..=LEVEL_MAX {
+        world.say(Command::RaiseMachineLevel { level });
+    }
     let (lease, ending) = (accepted(&world).await, accepted(&world).await);
     let epoch = world.run(lease);
     world.operate(Command::DrainNode {
@@ -145,6 +153,16 @@ async fn every_documented_operation_answers_as_it_is_documented() {
         reason: "fan".to_owned(),
     });
     world.write(lease, epoch, "hello\n", true);
+    for subscription in ["kept", "gone"] {
+        world.operate(Command::CreateSubscription(Box::new(Subscription {
+            key: SubscriptionKey {
+                tenant: None,
+                subscription: name(subscription),
+            },
+            filter: EventFilter::default(),
+            after: Cursor::default(),
+        })));
+    }
     let http = world.http();
     let document: Value = http
         .get(world.url("/openapi.json"))

@@ -39,6 +39,7 @@ fn filled(path: &str) -> String {
         .replace("{gpu}", "GPU-01010101-0101-0101-0101-010101010101")
         .replace("{token}", "tok-0000000000000001")
         .replace("{tenant}", "blue")
+        .replace("{name}", "invoices")
 }
 
 fn order() -> LeaseOrder {
@@ -122,6 +123,7 @@ async fn a_role_reaches_the_endpoints_of_its_role_and_no_others() {
                 Needs::Nothing | Needs::AnyToken => true,
                 Needs::Reads => *role != Role::Subscriber,
                 Needs::Leases => *role == Role::Tenant,
+                Needs::Subscribes => *role != Role::ReadOnly,
                 Needs::Operator => false,
                 Needs::Everything => *role == Role::ReadOnly,
             };
