@@ -18,6 +18,7 @@ pub mod edge;
 pub mod event;
 pub mod forward;
 pub mod gpu;
+pub mod gzip;
 pub mod health;
 pub mod join;
 pub mod lane;
@@ -53,6 +54,7 @@ use tokio::sync::Semaphore;
 use crate::consensus::{Linearize, Propose};
 use crate::env::{Clock, Entropy};
 use event::ring::Ring;
+use gzip::Compressors;
 use metrics::Requests;
 use past::Past;
 use seam::{Admit, Committed, Footprint, Logs, MetricSource, Standing};
@@ -143,6 +145,7 @@ pub struct Api {
     ring: Arc<Ring>,
     past: Arc<Past>,
     requests: Arc<Requests>,
+    compressors: Arc<Compressors>,
 }
 
 impl Api {
@@ -154,6 +157,7 @@ impl Api {
             ring: Arc::default(),
             past: Arc::default(),
             requests: Arc::default(),
+            compressors: Arc::default(),
             parts: Arc::new(parts),
         }
     }

@@ -17,7 +17,7 @@ use utoipa::openapi::{RefOr, Schema};
 use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
-    Api, backup, bill, cluster, drain, edge, event, gpu, health, join, lease, log, metrics, node, openapi,
+    Api, backup, bill, cluster, drain, edge, event, gpu, gzip, health, join, lease, log, metrics, node, openapi,
     preview, quote, state, subscription, tenant, token,
 };
 use crate::wire::problem::code;
@@ -104,6 +104,7 @@ pub fn router(api: &Api) -> Router {
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, code::METHOD_NOT_ALLOWED, detail)
         })
         .layer(DefaultBodyLimit::max(api.limits().body_bytes_max))
+        .layer(from_fn_with_state(api.compressors.clone(), gzip::squeeze))
         .layer(from_fn_with_state(api.clone(), edge::bound))
         .layer(from_fn(edge::harden))
         .with_state(api.clone())

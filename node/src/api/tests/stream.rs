@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -402,4 +403,61 @@ async fn output_of_work_is_followed_to_its_end() {
         .get(world.url(&format!("/v1/leases/{lease}/logs?after=0:1:4")))
         .header("authorization", shown(&world.operator));
     assert_eq!(raw.send().await.unwrap().text().await.unwrap(), "two\nthree");
+}
+
+/// Reads a compressed stream until what it says so far has a text.
+async fn unzip_until(response: reqwest::Response, seen: &str) -> (Vec<u8>, String) {
+    assert_eq!(response.headers()["content-encoding"], "gzip");
+    assert_eq!(response.headers()["vary"], "accept-encoding");
+    let (mut zipped, mut text) = (Vec::new(), String::new());
+    let mut bytes = response.bytes_stream();
+    while !text.contains(seen) {
+        zipped.extend_from_slice(&bytes.next().await.unwrap().unwrap());
+        text = unzipped(&zipped);
+    }
+    (zipped, text)
+}
+
+/// What can be read of a compressed stream that may go on.
+fn unzipped(zipped: &[u8]) -> String {
+    let mut read = Vec::new();
+    // What is not there yet ends it early.
+    let _ = flate2::read::GzDecoder::new(zipped).read_to_end(&mut read);
+    String::from_utf8(read).unwrap()
+}
+
+#[tokio::test]
+async fn whoever_takes_gzip_is_sent_each_event_at_once_and_pages_at_a_fraction() {
+    let world = World::start().await;
+    let open = |path: &str| {
+        let request = world.http().get(world.url(path));
+        request.header("authorization", shown(&world.operator))
+    };
+    let zip = |path: &str| open(path).header("accept-encoding", "gzip, br");
+    for accept in ["text/event-stream", "application/x-ndjson"] {
+        let stream = zip("/v1/events?from=now")
+            .header("accept", accept)
+            .send()
+            .await
+            .unwrap();
+        let first = format!("first for {accept}");
+        note(&world, &first);
+        // No later write pushes it out.
+        let (_, text) = unzip_until(stream, &first).await;
+        assert!(text.contains("bookmark"), "{text}");
+    }
+    for at in 0..300 {
+        note(&world, &format!("note {at}"));
+    }
+    let path = "/v1/events?limit=1000&after=0";
+    let plain = open(path).send().await.unwrap();
+    assert_eq!(plain.headers()["vary"], "accept-encoding");
+    let plain = plain.bytes().await.unwrap();
+    let zipped = zip(path).send().await.unwrap().bytes().await.unwrap();
+    let page: EventPage = serde_json::from_str(&unzipped(&zipped)).unwrap();
+    assert_eq!(serde_json::from_slice::<EventPage>(&plain).unwrap(), page);
+    println!("a page of {} bytes as {}", plain.len(), zipped.len());
+    assert!(zipped.len() * 5 < plain.len(), "{} of {}", zipped.len(), plain.len());
+    let small = zip("/v1/cluster").send().await.unwrap();
+    assert!(!small.headers().contains_key("content-encoding"));
 }
