@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Plan, PlanError};
+use crate::mutant::Mutant;
 use crate::report::Report;
-use crate::world::{self, Mutant, Options};
+use crate::world::{self, Options};
 
 /// The format that this program writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;

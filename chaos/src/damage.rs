@@ -60,7 +60,7 @@ pub fn run(seed: u64, damage: Damage) -> Outcome {
 }
 
 async fn live(damage: Damage) -> Outcome {
-    let cluster = Cluster::new(3, Judge::default());
+    let cluster = Cluster::new(3, Judge::default(), None);
     found(&cluster).await;
     let clients: Vec<_> = (1..=4)
         .map(|number| runtime::spawn_on(Host(1_000 + number), people::client(cluster.clone(), number)))

@@ -11,6 +11,7 @@ pub mod check;
 pub mod damage;
 pub mod disk;
 pub mod fault;
+pub mod mutant;
 pub mod net;
 pub mod random;
 pub mod renewals;

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum as _};
 use holdfast_chaos::case::{Case, REPLICAS_MAX};
 use holdfast_chaos::fault::Plan;
+use holdfast_chaos::mutant::{self, Hunted, Mutant};
 use holdfast_chaos::renewals::{self, Outcome};
 use holdfast_chaos::report::{Report, Verdict};
 use holdfast_chaos::shrink::shrink;
 use holdfast_chaos::sweep::{self, Sweep};
 use holdfast_chaos::trace::Kind;
-use holdfast_chaos::world::{self, Mutant, Options};
+use holdfast_chaos::world::{self, Options};
 use holdfast_node::cli::duration;
 use holdfast_node::env::{Clock as _, OsClock};
 use holdfast_proto::time::Span;
@@ -97,6 +98,18 @@ enum Verb {
         json: bool,
         #[command(flatten)]
         world: World,
+    },
+    /// Plant bugs, one after the other, and see which seeds catch them.
+    Mutants {
+        /// Seeds that each bug may take.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+        seeds: u64,
+        /// Only these.
+        #[arg(long, value_enum)]
+        only: Vec<Mutant>,
+        /// End with one line of JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Let many healthy nodes renew their leases through changes of the leader; none may notice.
     Renewals {
@@ -212,6 +225,7 @@ fn carry_out(verb: Verb) -> Result<Verdict, Box<dyn Error>> {
             sum_up(&sweep, json);
             Ok(sweep.verdict())
         }
+        Verb::Mutants { seeds, only, json } => Ok(mutants(seeds, only, json)),
         Verb::Renewals {
             seed,
             nodes,
@@ -349,6 +363,41 @@ fn sum_up(sweep: &Sweep, json: bool) {
         ..
     } = sweep;
     println!("{seeds} seeds: {violations} violations, {void} void, {undecided} undecided, {commands} commands");
+}
+
+fn mutants(seeds: u64, only: Vec<Mutant>, json: bool) -> Verdict {
+    let all = if only.is_empty() {
+        Mutant::value_variants().to_vec()
+    } else {
+        only
+    };
+    // Bugs make replicas panic, and the checkers say so.
+    std::panic::set_hook(Box::new(|_| ()));
+    let hunt = |mutant| {
+        let caught = mutant::hunt(mutant, seeds);
+        if !json {
+            let name = mutant
+                .to_possible_value()
+                .map_or_else(String::new, |value| value.get_name().to_owned());
+            match (&caught.seeds, &caught.checker) {
+                (Some(seed), Some(checker)) => println!("{name:<24} caught by {checker} in seed {seed}"),
+                _ => println!("{name:<24} went through {seeds} seeds unseen"),
+            }
+        }
+        caught
+    };
+    let hunted = Hunted::of(all.into_iter().map(hunt).collect());
+    if json {
+        println!("{}", serde_json::to_string(&hunted).expect("plain data serialises"));
+    } else {
+        let Hunted { caught, missed, .. } = hunted;
+        println!("{caught} caught, {missed} missed");
+    }
+    if hunted.missed > 0 {
+        Verdict::Violation
+    } else {
+        Verdict::Pass
+    }
 }
 
 fn renewals(seed: u64, nodes: u64, changes: u64, json: bool) -> Verdict {

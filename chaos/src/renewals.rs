@@ -141,7 +141,7 @@ pub fn run(seed: u64, nodes: u64, changes: u64) -> Outcome {
 }
 
 async fn live(shared: Arc<Shared>, judge: Judge, nodes: u64, changes: u64) {
-    let cluster = Cluster::new(3, judge);
+    let cluster = Cluster::new(3, judge, None);
     cluster.quieten();
     crate::world::found(&cluster).await;
     for place in 0..cluster.machines.len() {

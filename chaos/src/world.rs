@@ -11,6 +11,7 @@ pub mod inject;
 pub mod judge;
 pub mod observe;
 pub mod people;
+pub mod planted;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use self::cluster::Cluster;
 use self::judge::Judge;
 use crate::check::Violation;
 use crate::fault::Plan;
+use crate::mutant::Mutant;
 use crate::random::Stream;
 use crate::report::{Counts, LEADER_CHANGES_MIN, LOSSY_CRASHES_MIN, Report};
 use crate::runtime::{self, Finished, Host, Simulated};
@@ -58,16 +60,6 @@ impl Default for Options {
             complete_trace: false,
         }
     }
-}
-
-/// Bugs that can be planted from outside of the product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mutant {
-    /// Syncs claim to be done and do nothing: entries and votes are acknowledged before they are durable.
-    LyingSync,
-    /// Syncs claim to be done one group too early: what was acknowledged last is lost with the power.
-    LateSync,
 }
 
 /// How long the nodes of a new cluster may take to become voters.
@@ -142,12 +134,13 @@ struct Ended {
 }
 
 async fn live(options: Options, plan: Plan, judge: Judge) -> Ended {
-    let cluster = Cluster::new(options.replicas, judge);
+    let cluster = Cluster::new(options.replicas, judge, options.mutant);
     for machine in cluster.machines.iter() {
         match options.mutant {
-            None => {}
             Some(Mutant::LyingSync) => machine.disk.let_syncs_lie(),
             Some(Mutant::LateSync) => machine.disk.let_syncs_be_late(),
+            // The others are planted in each life.
+            _ => {}
         }
     }
     found(&cluster).await;

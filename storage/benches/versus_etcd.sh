@@ -56,7 +56,8 @@ trap 'exit 130' INT TERM
 port() {
   local port
   while :; do
-    port=$((20000 + RANDOM % 30000))
+    # Below those that the kernel gives to outgoing connections.
+    port=$((20000 + RANDOM % 12000))
     (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null || { echo "$port"; return; }
   done
 }

@@ -1,7 +1,7 @@
 //! One life of one production replica: log, machine, consensus and network, put together as `boot.rs` does.
 //!
 //! The one rule: nothing here replaces a part of the product. Only the seams below it (runtime, disk, transport, clock)
-//! are simulated, and only probes are put between.
+//! are simulated, and only probes are put between, and a planted bug when one is wanted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ use openraft::{Config, SnapshotPolicy};
 use super::clock::SimulatedClock;
 use super::judge::{Judge, Witness};
 use super::observe::{ObservedLog, ObservedMachine};
+use super::planted::{PlantedLog, PlantedMachine};
 use crate::check::Seen;
 use crate::disk::SimulatedDisk;
+use crate::mutant::Mutant;
 use crate::net::Network;
 use crate::runtime::{self, Host, Simulated};
 use crate::trace::digest;
@@ -42,7 +44,7 @@ const SEGMENT_BYTES: u32 = 64 * 1_024;
 const SNAPSHOT_EVERY: u64 = 200;
 
 /// The replica that worlds run.
-pub type SimulatedReplica = Replica<Simulated, ObservedMachine<Adapter<Simulated>>>;
+pub type SimulatedReplica = Replica<Simulated, ObservedMachine<PlantedMachine<Adapter<Simulated>>>>;
 
 /// A replica that runs.
 #[derive(Clone)]
@@ -90,6 +92,8 @@ pub struct Parts {
     pub network: Network,
     /// Who hears what passes.
     pub judge: Judge,
+    /// The bug that is planted in it.
+    pub mutant: Option<Mutant>,
 }
 
 /// Starts one life. Runs on the host that it is for.
@@ -103,6 +107,7 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
         clock,
         network,
         judge,
+        mutant,
     } = parts;
     let (id, host) = (seen.replica, Host(seen.replica.0));
     let stream = |name| runtime::stream(name, &[id.0, u64::from(seen.life)]);
@@ -129,6 +134,7 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
     let router = Arc::new(Router::new());
     let (stamps, members) = (source.clone(), source.clone());
     let (forgotten, diverged) = (judge.clone(), judge.clone());
+    let machine = PlantedMachine::new(adapter, mutant, id, stream("planted"));
     let parts = consensus::Parts {
         me: id,
         config: settings()?,
@@ -137,8 +143,8 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
             log: log.clone(),
         }),
         promises: PromiseFile::in_data(disk, Path::new("/")),
-        log: ObservedLog::new(log, seen, Arc::new(judge.clone())),
-        machine: ObservedMachine::new(adapter, seen, Arc::new(judge), stream("batches")),
+        log: ObservedLog::new(PlantedLog::new(log, mutant), seen, Arc::new(judge.clone())),
+        machine: ObservedMachine::new(machine, seen, Arc::new(judge), stream("batches")),
         files: Arc::new(StoredSnapshots::new(snapshots)),
         transport: Arc::new(network.transport(host)),
         router: router.clone(),

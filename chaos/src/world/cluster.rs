@@ -18,6 +18,7 @@ use super::judge::Judge;
 use super::people;
 use crate::check::Seen;
 use crate::disk::SimulatedDisk;
+use crate::mutant::Mutant;
 use crate::net::{Network, Weather};
 use crate::runtime::{self, Host, TRUE_RATE_PPM};
 
@@ -71,13 +72,15 @@ pub struct Cluster {
     pub network: Network,
     /// Who judges them.
     pub judge: Judge,
+    /// The bug that is planted in each replica.
+    pub mutant: Option<Mutant>,
     quiet: Arc<AtomicBool>,
     closed: Arc<AtomicBool>,
 }
 
 impl Cluster {
     /// Machines with empty disks, all down. Node ids count from 1.
-    pub fn new(replicas: u8, judge: Judge) -> Self {
+    pub fn new(replicas: u8, judge: Judge, mutant: Option<Mutant>) -> Self {
         let (power_lost, alarms) = mpsc::unbounded_channel();
         let machine = |place: u8| {
             let id = NodeId(u64::from(place) + 1);
@@ -102,6 +105,7 @@ impl Cluster {
             machines,
             network: Network::default(),
             judge,
+            mutant,
             quiet: Arc::default(),
             closed: Arc::default(),
         };
@@ -170,6 +174,7 @@ impl Cluster {
             clock: machine.clock.clone(),
             network: self.network.clone(),
             judge: self.judge.clone(),
+            mutant: self.mutant,
         };
         let live = match assembly::start(parts).await {
             Ok(live) => live,

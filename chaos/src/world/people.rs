@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use super::assembly::Live;
 use super::clock::true_wall_ms;
 use super::cluster::Cluster;
+use super::planted;
 use crate::check::{Knowledge, Observation};
+use crate::mutant::Mutant;
 use crate::runtime::{self, Host};
 use crate::trace::{Kind, digest};
 use crate::workload::client::Client;
@@ -39,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// How long it waits for one answer.
 const ANSWER_WAIT: Duration = Duration::from_millis(2_500);
 
+/// How long a door waits with [`Mutant::UnknownToldAsDone`].
+const IMPATIENCE: Duration = Duration::from_millis(300);
+
 /// A replica's answer to a client, as it goes over the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Told {
@@ -48,16 +53,32 @@ enum Told {
 }
 
 /// Takes requests in, as a node's API does.
-pub struct Door(pub Live);
+pub struct Door {
+    live: Live,
+    mutant: Option<Mutant>,
+}
 
 impl Service for Door {
     fn call(self: Arc<Self>, _: NodeId, request: Bytes) -> BoxFuture<'static, Result<Bytes, Refusal>> {
         Box::pin(async move {
-            let envelope = Envelope::decode(&request).map_err(|error| Refusal(error.to_string()))?;
-            let told = match self.0.replica.propose(envelope).await {
-                Outcome::Applied { index, .. } => Told::Applied(index),
-                Outcome::Refused { .. } => Told::Refused,
-                Outcome::Unknown { .. } => Told::Unknown,
+            let mut envelope = Envelope::decode(&request).map_err(|error| Refusal(error.to_string()))?;
+            if self.mutant == Some(Mutant::RetryServedTwice)
+                && let Some(request) = &mut envelope.request
+            {
+                request.random ^= runtime::true_now_ns() << 20;
+            }
+            let proposed = self.live.replica.propose(envelope);
+            let outcome = if self.mutant == Some(Mutant::UnknownToldAsDone) {
+                runtime::timeout(IMPATIENCE, proposed).await.ok()
+            } else {
+                Some(proposed.await)
+            };
+            let told = match outcome {
+                Some(Outcome::Applied { index, .. }) if self.hides(index) => Told::Refused,
+                Some(Outcome::Applied { index, .. }) => Told::Applied(index),
+                Some(Outcome::Refused { .. }) => Told::Refused,
+                Some(Outcome::Unknown { .. }) => Told::Unknown,
+                None => Told::Applied(self.live.state().applied.index),
             };
             let bytes = serde_json::to_vec(&told).map_err(|error| Refusal(error.to_string()))?;
             Ok(bytes.into())
@@ -65,9 +86,16 @@ impl Service for Door {
     }
 }
 
+impl Door {
+    fn hides(&self, index: u64) -> bool {
+        self.mutant == Some(Mutant::DoneToldAsRefused) && index.is_multiple_of(50)
+    }
+}
+
 /// Opens a node's door.
 pub fn open_door(cluster: &Cluster, host: Host, live: Live) {
-    cluster.network.serve(host, DOOR, Arc::new(Door(live)));
+    let mutant = cluster.mutant;
+    cluster.network.serve(host, DOOR, Arc::new(Door { live, mutant }));
 }
 
 /// One client, until the doors close.
@@ -182,7 +210,6 @@ pub async fn subscriber(cluster: Cluster, number: u64, speed_ms: u64) {
     let mut draws = runtime::stream("subscriber", &[number]);
     let mut at = Cursor::default();
     let mut place = 0;
-    let mut first = true;
     loop {
         // In the end even a slow one reads all that there is.
         let (pause_ms, limit_max) = if cluster.is_quiet() {
@@ -200,12 +227,13 @@ pub async fn subscriber(cluster: Cluster, number: u64, speed_ms: u64) {
         };
         let decided = cluster.judge.decided();
         let from = cluster.machines[place].id;
-        for record in live.events_after(at, limit) {
+        let events = planted::events(live.events_after(at, limit), cluster.mutant, &mut draws);
+        for record in events {
             // What is being applied right now is judged in a moment.
-            if record.cursor.index > decided || (!first && record.cursor <= at) {
+            if record.cursor.index > decided {
                 break;
             }
-            (at, first) = (record.cursor, false);
+            at = record.cursor;
             let content = digest(&record.encode());
             let cursor = record.cursor;
             cluster.judge.observe(&Observation::Received {
