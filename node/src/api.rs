@@ -33,6 +33,7 @@ pub mod problem;
 pub mod quote;
 pub mod read;
 pub mod route;
+pub mod schema;
 pub mod seam;
 pub mod server;
 pub mod source;

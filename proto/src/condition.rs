@@ -13,6 +13,7 @@ pub const LEVEL: u32 = 2;
 pub const CONDITIONS_MAX: usize = 16;
 
 /// One condition.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -23,6 +24,7 @@ pub enum Condition {
 }
 
 /// A part of a device.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -3,6 +3,7 @@
 use crate::id::{DeviceId, Name};
 
 /// What a device is. Kinds beyond GPUs are inventory entries declared in a node's config.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -32,6 +33,7 @@ pub enum DeviceKind {
 pub type ModelName = Name;
 
 /// One device as its node reported it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -53,6 +55,7 @@ pub struct Device {
 }
 
 /// How far a device can be trusted with work.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -72,6 +72,7 @@ impl RequestKey {
 }
 
 /// What one lease's work on a returning node did while the node was not heard.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -99,6 +100,7 @@ pub struct NodeWork {
 }
 
 /// Everything that can have happened.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -458,6 +460,7 @@ pub enum Event {
 }
 
 /// A lease as it was requested.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -483,6 +486,7 @@ pub struct LeaseRequested {
 }
 
 /// What an event is about; the closed set that subscribers filter by.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

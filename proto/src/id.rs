@@ -154,6 +154,7 @@ impl FromStr for FencingToken {
 text_serde!(FencingToken);
 
 /// What a gate compares: a placement's token and the attempt within it. Greater wins.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

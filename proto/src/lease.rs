@@ -5,6 +5,7 @@ use crate::id::ZoneId;
 use crate::time::Span;
 
 /// What the work is.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -31,6 +32,7 @@ pub enum LeaseKind {
 }
 
 /// How the right to devices is priced and how firm it is.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -57,6 +59,7 @@ pub enum Plan {
 }
 
 /// What happens to the work when its node's lease runs out.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -83,6 +86,7 @@ pub enum Isolation {
 }
 
 /// How a gang is laid over zones.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -107,6 +111,7 @@ pub enum Spread {
 }
 
 /// What a tenant asks for.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -132,6 +137,7 @@ pub struct ResourceRequest {
 }
 
 /// On what terms.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -151,6 +157,7 @@ pub struct Terms {
 }
 
 /// Where a lease is. One value, never flags.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -195,6 +202,7 @@ impl LeaseStatus {
 }
 
 /// Why a lease is over.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -5,6 +5,15 @@
 /// Derives that every type of the vocabulary has: archived by rkyv, and public as JSON.
 macro_rules! text_serde {
     ($name:ident) => {
+        #[cfg(feature = "schema")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let text = utoipa::openapi::schema::Type::String;
+                utoipa::openapi::ObjectBuilder::new().schema_type(text).into()
+            }
+        }
+        #[cfg(feature = "schema")]
+        impl utoipa::ToSchema for $name {}
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -79,6 +88,7 @@ macro_rules! counter {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
                  rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         #[serde(transparent)]
         pub struct $name(pub $inner);
         impl $name {

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::id::{BootId, Digest, Name, NodeId, ZoneId};
 
 /// What a node does for the cluster.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -32,6 +33,7 @@ pub enum NodeRole {
 }
 
 /// Where a node is reached. One host, three sockets: bulk and renewals never share one with Raft.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -56,6 +58,7 @@ impl fmt::Display for NodeAddress {
 }
 
 /// A node as it joins.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -75,6 +78,7 @@ pub struct NodeSpec {
 }
 
 /// How well a node can keep tenants' work apart and stopped.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -101,6 +105,7 @@ pub enum IsolationLevel {
 }
 
 /// What a node can hold, as one incarnation measured it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -133,6 +138,7 @@ impl Inventory {
 }
 
 /// Proof of one daemon start on one boot.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -156,6 +162,7 @@ pub struct BootProof {
 }
 
 /// What the cluster knows of a node's lease. Unheard and failed are two states.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -3,6 +3,7 @@
 use crate::id::{DeviceId, NodeId};
 
 /// The devices of one node granted to one lease.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -20,6 +21,7 @@ pub struct Allocation {
 }
 
 /// How a member of an attempt ended. Each is proof that nothing of it runs any more.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

@@ -10,6 +10,7 @@ use crate::lease::LeaseStatus;
 use crate::time::{Span, Timestamp};
 
 /// Why a command was refused.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -18,6 +18,7 @@ pub const TYPES_MAX: usize = 64;
 
 /// Which events a subscription is about; an empty list and an absent value ask for nothing, and all that is asked has to
 /// be met.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -44,6 +45,7 @@ pub struct EventFilter {
 }
 
 /// Names a subscription for the whole cluster: a name is given once to each tenant.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -66,6 +68,7 @@ pub struct SubscriptionKey {
 }
 
 /// A subscription as it is made.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

@@ -9,6 +9,7 @@ use crate::time::{Span, Timestamp};
 pub type Meter = Name;
 
 /// List price of one device model under one plan.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -22,6 +23,7 @@ pub struct Price {
 }
 
 /// The prices in force. A lease freezes its own at placement; a later tariff never changes it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -35,6 +37,7 @@ pub struct Tariff {
 }
 
 /// One line of an invoice: one stretch of running time at one rate.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

@@ -7,6 +7,7 @@ use crate::id::DeviceId;
 use crate::time::Span;
 
 /// Lowest, mean and highest of a reading over the rollup's span.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -32,6 +33,7 @@ pub struct Range {
 }
 
 /// Digest of one device over one span. `None` is "this card does not say".
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -77,6 +79,7 @@ pub struct Rollup {
 }
 
 /// A change in how far a device can be trusted.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

@@ -8,6 +8,7 @@ use crate::node::NodeRole;
 use crate::time::Timestamp;
 
 /// What a tenant may hold at once.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -26,6 +27,7 @@ use crate::time::Timestamp;
 pub struct Quota {
     /// Most devices in all live leases together; the greatest number stands for any number, and is `null` in JSON.
     #[serde(with = "unbounded")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u32>))]
     pub devices_max: u32,
 }
 
@@ -44,6 +46,7 @@ mod unbounded {
 }
 
 /// What the bearer of a token may do.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -91,6 +94,7 @@ pub enum Principal {
 }
 
 /// An access token as the log knows it: never its secret.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -112,6 +116,7 @@ pub struct AccessToken {
 }
 
 /// A join token as the log knows it: admits one node, once.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

@@ -5,6 +5,7 @@
 use std::fmt;
 
 /// Milliseconds since 1970-01-01 UTC, as stamped into an entry.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,
@@ -70,6 +71,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 }
 
 /// A length of time in milliseconds.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug,
     Clone,

@@ -3,6 +3,7 @@
 use crate::id::{Digest, Name};
 
 /// The command line and environment of a lease's processes, the same for each member but for its rank.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -20,6 +21,7 @@ pub struct Workload {
 }
 
 /// A saved state of a workload that a store has proven to hold.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
 )]

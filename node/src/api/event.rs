@@ -22,6 +22,7 @@ use super::Api;
 use super::auth::Caller;
 use super::problem::Failure;
 use super::read::{fresh, stale};
+use super::schema;
 use super::subscription::{self, Owner};
 use crate::wire::event::{CloudEvent, EventPage};
 use crate::wire::problem::code;
@@ -239,6 +240,7 @@ pub fn present(state: &Machine, record: &EventRecord) -> CloudEvent {
         subject: subject(&record.event),
         time: rfc3339(record.at.0),
         datacontenttype: "application/json".to_owned(),
+        dataschema: Some(schema::path(record.event.name())),
         topic: record.event.topic().name().to_owned(),
         time_ms: record.at.0,
         request: record.request.map(|key| key.id),

@@ -18,7 +18,7 @@ use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
     Api, backup, bill, cluster, drain, edge, event, gpu, gzip, health, join, lease, log, metrics, node, openapi,
-    preview, quote, state, subscription, tenant, token,
+    preview, quote, schema, state, subscription, tenant, token,
 };
 use crate::wire::problem::code;
 
@@ -66,6 +66,8 @@ pub fn table() -> Vec<Route> {
         route::<subscription::__path_show, _, _>(Needs::AnyToken, subscription::show),
         route::<subscription::__path_acknowledge, _, _>(Needs::Subscribes, subscription::acknowledge),
         route::<subscription::__path_remove, _, _>(Needs::Subscribes, subscription::remove),
+        route::<schema::__path_list, _, _>(Needs::Nothing, schema::list),
+        route::<schema::__path_show, _, _>(Needs::Nothing, schema::show),
         route::<cluster::__path_status, _, _>(Needs::AnyToken, cluster::status),
         route::<backup::__path_backup, _, _>(Needs::Operator, backup::backup),
         route::<state::__path_state, _, _>(Needs::Reads, state::state),

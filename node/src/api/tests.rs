@@ -7,6 +7,7 @@ pub(crate) mod world;
 mod document;
 mod past;
 mod rights;
+mod schema;
 mod stream;
 mod subscription;
 mod writes;

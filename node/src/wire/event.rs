@@ -1,5 +1,7 @@
 //! Events in the JSON form of CloudEvents 1.0.
 
+use std::collections::BTreeMap;
+
 use holdfast_proto::event::Event;
 use holdfast_proto::id::{Cursor, RequestId};
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,9 @@ pub struct CloudEvent {
     pub time: String,
     /// Always `application/json`.
     pub datacontenttype: String,
+    /// Where the JSON Schema of the data is served, on every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataschema: Option<String>,
     /// What it is about: one of the closed set of topics.
     pub topic: String,
     /// The same stamp, in milliseconds since 1970.
@@ -49,6 +54,13 @@ pub struct EventPage {
     pub next: Cursor,
     /// Nothing was left to read when the page was made.
     pub end: bool,
+}
+
+/// Types of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SchemaList {
+    /// Where the schema of each type's data is served.
+    pub schemas: BTreeMap<String, String>,
 }
 
 /// What stands in a stream besides events.

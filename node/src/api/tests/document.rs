@@ -119,6 +119,7 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
         .replace("{gpu}", "GPU-08080808-0808-0808-0808-080808080808")
         .replace("{token}", "tok-00000000000000ff")
         .replace("{name}", if method == "delete" { "gone" } else { "kept" })
+        .replace("{type}", "lease-ended")
         .replace("{tenant}", "blue");
     let filled = if path == "/v1/events" {
         filled + "?limit=5&after=0"

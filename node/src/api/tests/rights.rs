@@ -40,6 +40,7 @@ fn filled(path: &str) -> String {
         .replace("{token}", "tok-0000000000000001")
         .replace("{tenant}", "blue")
         .replace("{name}", "invoices")
+        .replace("{type}", "lease-ended")
 }
 
 fn order() -> LeaseOrder {
