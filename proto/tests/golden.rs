@@ -78,6 +78,18 @@ fn events_have_the_bytes_that_were_written_down() {
     );
 }
 
+/// Samples stay on their node; what goes into the log is a digest of a minute.
+#[test]
+fn an_hour_of_a_thousand_cards_takes_less_than_64_mib_of_the_log() {
+    let cards = 1_000;
+    let command = Command::ReportRollup {
+        node: values::NODE,
+        rollups: vec![values::rollup(); 8],
+    };
+    let minute = values::envelope(command).encode().len() * cards / 8;
+    assert!(minute * 60 < 64 << 20, "{minute} bytes a minute");
+}
+
 #[test]
 fn tags_and_names_are_each_given_once() {
     let commands: BTreeSet<_> = Command::TABLE.iter().map(|(tag, _)| tag).collect();

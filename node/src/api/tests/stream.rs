@@ -184,6 +184,84 @@ async fn a_position_that_is_gone_is_told_and_the_client_goes_on_behind_it() {
 }
 
 #[tokio::test]
+async fn a_reader_that_stands_where_retention_cut_is_told_the_next_event_and_no_gap() {
+    let world = World::start().await;
+    for at in 0..6 {
+        note(&world, &format!("note {at}"));
+    }
+    let last = world.state_cursor();
+    let cut = Cursor {
+        index: last.index - 2,
+        sub: 0,
+    };
+    world.compact(cut);
+    let client = world.client(Some(&world.operator));
+    let at_the_cut = format!("/v1/events?limit=9&after={cut}");
+    let page = client.get::<EventPage>(&at_the_cut);
+    let indexes: Vec<u64> = page
+        .await
+        .unwrap()
+        .body
+        .events
+        .iter()
+        .map(|event| event.id.index)
+        .collect();
+    assert_eq!(indexes, [last.index - 1, last.index]);
+    let before = format!("/v1/events?limit=9&after={}.0", cut.index - 1);
+    let error = client.get::<EventPage>(&before).await.unwrap_err();
+    assert_eq!(error.problem().unwrap().code, "compacted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_backlog_is_joined_to_what_is_written_meanwhile_without_a_gap() {
+    const BACKLOG: usize = 3_000;
+    const MEANWHILE: usize = 600;
+    let world = World::start().await;
+    for at in 0..BACKLOG {
+        note(&world, &format!("old {at}"));
+    }
+    let writes = world.clone();
+    let writer = tokio::task::spawn_blocking(move || {
+        for at in 0..MEANWHILE {
+            note(&writes, &format!("new {at}"));
+        }
+    });
+    let client = world.client(Some(&world.operator));
+    let mut stream = client.events("type=annotated", Some(Cursor::default()));
+    let mut told = Vec::new();
+    while told.len() < BACKLOG + MEANWHILE {
+        match stream.next().await.unwrap() {
+            Item::Event(event) => told.push(event),
+            Item::Bookmark(_) => {}
+            other @ Item::Compacted(_) => panic!("{other:?}"),
+        }
+    }
+    writer.await.unwrap();
+    assert!(told.windows(2).all(|pair| pair[1].id.index == pair[0].id.index + 1));
+    let Event::Annotated { text, .. } = &told[BACKLOG + MEANWHILE - 1].data else {
+        panic!("{told:?}")
+    };
+    assert_eq!(*text, format!("new {}", MEANWHILE - 1));
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_leader_is_still_looked_into() {
+    let world = World::start().await;
+    world.leaderless.store(true, Ordering::SeqCst);
+    let client = world.client(Some(&world.operator));
+    assert!(
+        client
+            .text("/metrics")
+            .await
+            .unwrap()
+            .contains("holdfast_applied_index")
+    );
+    client.text("/healthz").await.unwrap();
+    client.text("/v1/cluster?consistency=stale").await.unwrap();
+    client.text("/v1/events?limit=9&after=0").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_quiet_or_filtered_stream_tells_where_it_is() {
     let world = World::start_with(Limits {
         bookmark_every: Duration::from_millis(20),

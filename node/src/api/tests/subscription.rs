@@ -162,6 +162,15 @@ async fn a_subscription_is_its_tenants_and_an_operator_may_speak_for_it() {
         .await
         .unwrap();
 
+    for others in ["default", "*"] {
+        let order = json!({ "name": "theirs", "tenant": others });
+        let refused = make(&blue, order).await.unwrap_err();
+        assert!(
+            ["not-allowed", "bad-request"].contains(&code_of(&refused)),
+            "{refused:?}"
+        );
+    }
+
     let names = |list: SubscriptionList| {
         let all = list.subscriptions.into_iter();
         all.map(|one| (one.owner.map(|owner| owner.to_string()), one.name.to_string()))
