@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand, ValueEnum as _};
 use holdfast_chaos::case::{Case, REPLICAS_MAX};
 use holdfast_chaos::fault::Plan;
 use holdfast_chaos::mutant::{self, Hunted, Mutant};
+use holdfast_chaos::page;
 use holdfast_chaos::renewals::{self, Outcome};
 use holdfast_chaos::report::{Report, Verdict};
 use holdfast_chaos::shrink::shrink;
@@ -75,6 +76,14 @@ enum Verb {
         /// Most runs that it may take.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
         runs: u64,
+    },
+    /// Run a case again and write what happened when: a page with timelines, text for a ticket, or JSON.
+    Report {
+        /// The case, as `run --keep`, `sweep --keep` or `shrink` wrote it.
+        file: PathBuf,
+        /// Where it goes; its ending says what it becomes: html, md or json.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
     },
     /// Run many seeds.
     Sweep {
@@ -200,6 +209,7 @@ fn carry_out(verb: Verb) -> Result<Verdict, Box<dyn Error>> {
             finish(&report, dump.as_deref())
         }
         Verb::Replay { file, until, dump } => replay(&file, until, dump.as_deref()),
+        Verb::Report { file, out } => write_report(&file, &out),
         Verb::Shrink { file, out, runs } => {
             let out = out.unwrap_or_else(|| file.with_extension("min.json"));
             make_small(&file, &out, runs)
@@ -251,9 +261,9 @@ fn finish(report: &Report, dump: Option<&Path>) -> Result<Verdict, Box<dyn Error
     Ok(verdict)
 }
 
-fn replay(file: &Path, until: Option<u64>, dump: Option<&Path>) -> Result<Verdict, Box<dyn Error>> {
+/// Runs a case again, and says so when it does not run as it did.
+fn rerun(file: &Path, complete: bool) -> Result<Report, Box<dyn Error>> {
     let case = Case::read(file)?;
-    let complete = until.is_some() || dump.is_some();
     let mut report = case.run(complete);
     report.replay = format!("holdfast-chaos replay {}", file.display());
     let trace = format!("{:016x}", report.trace);
@@ -263,6 +273,12 @@ fn replay(file: &Path, until: Option<u64>, dump: Option<&Path>) -> Result<Verdic
             case.trace, case.program
         );
     }
+    Ok(report)
+}
+
+fn replay(file: &Path, until: Option<u64>, dump: Option<&Path>) -> Result<Verdict, Box<dyn Error>> {
+    let complete = until.is_some() || dump.is_some();
+    let mut report = rerun(file, complete)?;
     if let Some(until) = until {
         let upto = usize::try_from(until).unwrap_or(usize::MAX).min(report.recent.len());
         let told: Vec<_> = report.recent[..upto]
@@ -278,6 +294,19 @@ fn replay(file: &Path, until: Option<u64>, dump: Option<&Path>) -> Result<Verdic
         report.recent.truncate(if dump.is_some() { usize::MAX } else { 0 });
     }
     finish(&report, dump)
+}
+
+fn write_report(file: &Path, out: &Path) -> Result<Verdict, Box<dyn Error>> {
+    let render: fn(&Report) -> String = match out.extension().and_then(|ending| ending.to_str()) {
+        Some("html") => page::html,
+        Some("md") => page::markdown,
+        Some("json") => |report| serde_json::to_string_pretty(report).expect("plain data serialises"),
+        _ => return Err(format!("{} must end with .html, .md or .json", out.display()).into()),
+    };
+    let report = rerun(file, true)?;
+    std::fs::write(out, render(&report)).map_err(|error| format!("write {}: {error}", out.display()))?;
+    println!("{report}");
+    Ok(report.verdict())
 }
 
 fn make_small(file: &Path, out: &Path, runs: u64) -> Result<Verdict, Box<dyn Error>> {

@@ -32,6 +32,11 @@ fn failure_is_kept_replays_alike_and_shrinks() {
     assert_eq!(last_line(&replayed), last_line(&ran));
     assert_eq!(String::from_utf8_lossy(&replayed.stderr), "", "the trace is another");
 
+    let page = chaos(folder.path(), &["report", "two.json", "--out", "two.html"]);
+    assert_eq!(page.status.code(), Some(1));
+    let page = std::fs::read_to_string(folder.path().join("two.html")).unwrap();
+    assert!(page.contains("Seed 2: Violation") && page.contains("replica 3"));
+
     let shrunk = chaos(folder.path(), &["shrink", "two.json", "--runs", "4"]);
     assert_eq!(shrunk.status.code(), Some(0), "{shrunk:?}");
     assert!(faults(folder.path(), "two.min.json") < faults(folder.path(), "two.json"));
@@ -51,5 +56,6 @@ fn what_cannot_be_run_is_wrong_usage_and_says_so() {
     assert!(said(&["replay", "absent.json"]).contains("read the case absent.json"));
     std::fs::write(folder.path().join("other.json"), r#"{"format":2,"program":"9.0.0"}"#).unwrap();
     assert!(said(&["shrink", "other.json"]).contains("written by version 9.0.0"));
+    assert!(said(&["report", "other.json", "--out", "page.txt"]).contains("must end with .html"));
     assert!(said(&["sweep", "--from", "1", "--count", "1", "--budget", "8"]).contains("no unit"));
 }

@@ -6,7 +6,6 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use holdfast_proto::command::Envelope;
 use holdfast_proto::event::EventRecord;
@@ -155,7 +154,7 @@ fn late(entry: &mut Entry, by_ms: u64) {
         && let Ok(mut envelope) = Envelope::decode(bytes)
     {
         envelope.stamp = Timestamp(envelope.stamp.0 + by_ms);
-        entry.payload = Payload::Normal(Proposal(Bytes::from(envelope.encode())));
+        entry.payload = Payload::Normal(Proposal(envelope.encode()));
     }
 }
 
