@@ -3,6 +3,7 @@
 //! Owns the making, reading, listing and removing of durable subscriptions. The one rule: an event is acknowledged after it was written,
 //! so a reader that is started again, here or elsewhere, is told every event at least once.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use holdfast_proto::id::{Cursor, Name};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::subscription::EventFilter;
 use reqwest::Method;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::console::Console;
 use super::error::CliError;
@@ -224,7 +225,8 @@ struct Acks<'a> {
     due: bool,
     /// The reader's reader acknowledges.
     asleep: bool,
-    not_before: Instant,
+    /// Until the next acknowledgement may leave.
+    rest: Pin<Box<Sleep>>,
     flying: Option<Flying<'a>>,
 }
 
@@ -239,7 +241,7 @@ impl<'a> Acks<'a> {
             seen: done,
             due: false,
             asleep: false,
-            not_before: Instant::now(),
+            rest: Box::pin(sleep(Duration::ZERO)),
             flying: None,
         }
     }
@@ -260,7 +262,7 @@ impl<'a> Acks<'a> {
             if !self.due || self.asleep {
                 std::future::pending::<()>().await;
             }
-            sleep_until(self.not_before).await;
+            self.rest.as_mut().await;
         }
         self.land().await
     }
@@ -275,7 +277,7 @@ impl<'a> Acks<'a> {
         });
         let (through, result) = flying.await;
         self.flying = None;
-        self.not_before = Instant::now() + ACKNOWLEDGE_EVERY;
+        self.rest = Box::pin(sleep(ACKNOWLEDGE_EVERY));
         match result {
             Ok(()) => self.done = self.done.max(through),
             // Another reader of the same name is further.
