@@ -83,7 +83,8 @@ pub struct Limits {
     pub slow_after: Duration,
     /// Event batches that wait for one subscriber; each has some tens of kilobytes.
     pub queue_batches: usize,
-    /// Pause after a write to a subscriber, so that events that come closely are written together.
+    /// Beat at which subscribers of a busy stream are written to: events that come closely are written together, and all subscribers
+    /// are woken at once.
     pub gather: Duration,
 }
 
@@ -100,7 +101,7 @@ impl Default for Limits {
             bookmark_every: Duration::from_secs(5),
             slow_after: Duration::from_secs(30),
             queue_batches: 2,
-            gather: Duration::from_millis(40),
+            gather: Duration::from_millis(50),
         }
     }
 }
