@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use holdfast_proto::command::Command;
 use holdfast_proto::id::{Cursor, LeaseId};
@@ -140,8 +141,8 @@ async fn accepted(world: &World) -> LeaseId {
         .lease
 }
 
-#[tokio::test]
-async fn every_documented_operation_answers_as_it_is_documented() {
+/// A world in which each operation has something to answer, with a lease that runs and one to end.
+async fn furnished() -> (Arc<World>, LeaseId, LeaseId) {
     let world = World::start().await;
     for level in world.state().cluster.level + 1..=LEVEL_MAX {
         world.say(Command::RaiseMachineLevel { level });
@@ -164,6 +165,12 @@ async fn every_documented_operation_answers_as_it_is_documented() {
             after: Cursor::default(),
         })));
     }
+    (world, lease, ending)
+}
+
+#[tokio::test]
+async fn every_documented_operation_answers_as_it_is_documented() {
+    let (world, lease, ending) = furnished().await;
     let http = world.http();
     let document: Value = http
         .get(world.url("/openapi.json"))
