@@ -30,6 +30,7 @@ pub mod openapi;
 pub mod past;
 pub mod preview;
 pub mod problem;
+pub mod queue;
 pub mod quote;
 pub mod read;
 pub mod route;

@@ -22,6 +22,7 @@ pub mod lease;
 pub mod log;
 pub mod node;
 pub mod plan;
+pub mod queue;
 pub mod render;
 pub mod replay;
 pub mod resource;
@@ -125,6 +126,9 @@ pub enum Command {
     Lease(lease::LeaseArgs),
     /// Say where a lease would go now, or what keeps it from anywhere. Leases nothing.
     Plan(shape::ShapeArgs),
+    /// Show who waits for devices, in which order, and what tenants have had.
+    #[command(after_help = queue::QUEUE_HELP)]
+    Queue,
     /// List leases.
     Leases(show::LeasesArgs),
     /// Show one lease.
@@ -261,6 +265,7 @@ async fn speak(command: Command, client: &crate::client::Client, console: &mut C
         Command::Uncordon(args) => node::uncordon(args, client, console).await?,
         Command::Node(command) => node::node(command, client, console).await?,
         Command::Plan(args) => plan::plan(args, client, console).await?,
+        Command::Queue => queue::queue(client, console).await?,
         Command::Leases(args) => show::leases(args, client, console).await?,
         Command::Show(args) => show::show(args, client, console).await?,
         Command::Logs(args) => log::logs(args, client, console).await?,

@@ -8,6 +8,7 @@ use holdfast_proto::event::Event;
 use holdfast_proto::id::NodeId;
 use holdfast_proto::lease::{EndReason, Plan};
 use holdfast_proto::placement::{Allocation, Exit};
+use holdfast_proto::tenant::Limit;
 
 /// Gives a node's label; `None` when it is not known any more.
 pub type NodeLabel<'a> = &'a dyn Fn(NodeId) -> Option<String>;
@@ -48,6 +49,11 @@ fn lease_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Option<
                     share.milli / 10,
                     share.milli % 10
                 ),
+                Condition::Prefer(prefer) => {
+                    let weights = prefer.models.iter().chain(&prefer.zones);
+                    let weights = weights.map(|weight| format!("{} ({})", weight.name, weight.weight));
+                    format!("preferred: {}", weights.collect::<Vec<_>>().join(", "))
+                }
             });
             said.collect::<Vec<_>>().join("; ")
         }
@@ -123,6 +129,7 @@ fn placement_sentence(event: &Event, named: Named<'_>, price: Priced<'_>) -> Opt
         Event::AttemptEnded { attempt, .. } => {
             format!("attempt {attempt} is over; the next one starts in the same place")
         }
+        Event::LeasePreempted { by, .. } => format!("it is spot and gives its devices up to {by}"),
         Event::LeaseEvicted { node, .. } => format!("it has to leave {}, which is drained", named(*node)),
         Event::AllocationEnded { node, epoch, .. } => {
             format!(
@@ -195,6 +202,7 @@ fn cluster_sentence(event: &Event, named: Named<'_>) -> String {
         Event::TenantSet { tenant, quota } => {
             format!("tenant {tenant} may hold {}", allowance(Some(quota.devices_max)))
         }
+        Event::LimitsSet { tenant, limits } => format!("limits of tenant {tenant}: {}", limited(limits)),
         Event::TariffSet(tariff) => format!("prices of version {} are in force", tariff.version),
         Event::StateHashRecorded { at, .. } => format!("the state up to {at} was hashed"),
         Event::MachineLevelRaised { level } => format!("rules of level {level} are in force"),
@@ -285,6 +293,21 @@ pub fn allowance(devices_max: Option<u32>) -> String {
         None | Some(u32::MAX) => "any number of devices".to_owned(),
         Some(0) => "no devices".to_owned(),
         Some(count) => devices(count as usize),
+    }
+}
+
+/// A tenant's limits, in words.
+fn limited(limits: &[Limit]) -> String {
+    let words = limits.iter().map(|limit| match limit {
+        Limit::Model(limit) => format!("{} of {}", allowance(Some(limit.devices_max)), limit.model),
+        Limit::Spend(limit) => match limit.micros_per_hour_max {
+            Some(most) => format!("{} an hour", micros(most)),
+            None => "any amount an hour".to_owned(),
+        },
+    });
+    match words.collect::<Vec<_>>() {
+        words if words.is_empty() => "none".to_owned(),
+        words => words.join(", "),
     }
 }
 

@@ -10,16 +10,20 @@
 pub mod drain;
 pub mod explain;
 pub mod gang;
+mod limits;
 pub mod pack;
 pub mod packing;
 pub mod picture;
 pub mod plan;
+mod preempt;
 pub mod reason;
 pub mod reserve;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use holdfast_proto::command::Command;
+use holdfast_proto::condition::{LEVEL, preferred};
 use holdfast_proto::device::ModelName;
 use holdfast_proto::id::{Epoch, LeaseId, NodeId};
 use holdfast_proto::lease::{Plan, ResourceRequest};
@@ -27,15 +31,17 @@ use holdfast_proto::node::NodeStatus;
 use holdfast_proto::placement::Allocation;
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
-use holdfast_storage::machine::state::Lease;
+use holdfast_storage::machine::state::{Lease, Member, Placement};
 
 use self::drain::Drains;
+use self::limits::Limits;
 use self::pack::WHOLE;
 use self::pack::knobs::LEASES;
 use self::pack::mix::Mix;
 use self::packing::{Packing, counted};
 use self::picture::Picture;
 use self::plan::{Ask, find};
+use self::preempt::victims;
 use self::reason::{Reason, why};
 use self::reserve::{Reserved, earliest};
 
@@ -79,6 +85,8 @@ pub struct Scheduler {
     mix: Mix,
     counted: Option<LeaseId>,
     drains: Drains,
+    /// When spot leases were told last to give way.
+    preempted_ms: Option<u64>,
     /// The level of the rules that was proposed last, and when.
     raised: Option<(u32, u64)>,
     /// When the first lease that is held back may be looked at, though the state stands still.
@@ -181,7 +189,7 @@ impl Scheduler {
 
     fn placements(&mut self, now_ms: u64, stamp: Timestamp, state: &State) -> Vec<Command> {
         self.learn(state);
-        let waiting: Vec<_> = state.waiting().take(PLANNED_MAX).collect();
+        let waiting = state.queue(stamp, PLANNED_MAX);
         if waiting.is_empty() {
             return Vec::new();
         }
@@ -194,7 +202,7 @@ impl Scheduler {
             }
             match board.place(state, lease, stamp) {
                 Try::Placed(allocations) => {
-                    board.grant(id, state.milli_of(id), &allocations);
+                    board.grant(state, lease, &allocations);
                     let epoch = lease.epoch.next();
                     commands.push(Command::CommitPlacement {
                         lease: id,
@@ -215,6 +223,10 @@ impl Scheduler {
                     if board.kept.is_none() && tries < RESERVE_TRIES_MAX {
                         tries += 1;
                         board.kept = self.reserve(now_ms, stamp, state, &board.now, &ask);
+                        let soon = board.kept.as_ref().is_some_and(|kept| kept.place.from <= stamp);
+                        if tries == 1 && !soon && lease.requested.terms.plan != Plan::Spot {
+                            commands.extend(self.preempt(now_ms, stamp, state, &board.now, &ask));
+                        }
                     }
                     commands.extend(self.defer(now_ms, lease, || why(&board.now.picture, &ask)));
                 }
@@ -256,6 +268,36 @@ impl Scheduler {
         let mut beside = now.clone();
         beside.grant(place.lease, ask.milli, &place.allocations);
         Some(Kept { place, beside })
+    }
+
+    /// Makes spot leases give way to a lease, those that lose least.
+    fn preempt(&mut self, now_ms: u64, stamp: Timestamp, state: &State, now: &Side, ask: &Ask<'_>) -> Vec<Command> {
+        let spot = |lease: &Arc<Lease>| lease.requested.terms.plan == Plan::Spot && lease.stays();
+        let helps = ask.devices_max >= ask.request.devices_min && state.live_leases().any(spot);
+        if state.cluster.level < LEVEL || !helps {
+            return Vec::new();
+        }
+        let next_ms = self.preempted_ms.map_or(0, |at| at + RESERVE_MS);
+        if now_ms < next_ms {
+            self.look_again(next_ms);
+            return Vec::new();
+        }
+        self.preempted_ms = Some(now_ms);
+        // Those that have not run for long enough may be taken later, though the state stands still.
+        self.look_again(now_ms + RESERVE_MS);
+        let give_way = victims(state, &now.picture, ask, stamp);
+        if !give_way.is_empty() {
+            self.reserved.remove(&ask.lease);
+        }
+        let epoch = |lease: LeaseId| state.leases.get(&lease).map_or(Epoch(0), |lease| lease.epoch);
+        give_way
+            .into_iter()
+            .map(|lease| Command::PreemptLease {
+                lease,
+                epoch: epoch(lease),
+                by: ask.lease,
+            })
+            .collect()
     }
 
     fn held_back(&mut self, now_ms: u64, lease: LeaseId) -> bool {
@@ -330,6 +372,7 @@ struct Kept {
 /// What one step plans on.
 struct Board {
     now: Side,
+    limits: Limits,
     kept: Option<Kept>,
 }
 
@@ -344,30 +387,36 @@ impl Board {
             free: picture.free_by_model(),
             picture,
         };
-        Self { now, kept: None }
+        Self {
+            now,
+            limits: Limits::default(),
+            kept: None,
+        }
     }
 
-    fn grant(&mut self, lease: LeaseId, milli: u16, allocations: &[Allocation]) {
-        self.now.grant(lease, milli, allocations);
+    fn grant(&mut self, state: &State, lease: &Lease, allocations: &[Allocation]) {
+        let (id, milli) = (lease.id(), state.milli_of(lease.id()));
+        self.limits.granted(state, lease, allocations);
+        self.now.grant(id, milli, allocations);
         if let Some(kept) = &mut self.kept {
-            kept.beside.grant(lease, milli, allocations);
+            kept.beside.grant(id, milli, allocations);
         }
     }
 
     /// Plans one lease beside what is kept, or on it if it is over in time.
-    fn place<'a>(&mut self, state: &State, lease: &'a Lease, stamp: Timestamp) -> Try<'a> {
+    fn place<'a>(&mut self, state: &'a State, lease: &'a Lease, stamp: Timestamp) -> Try<'a> {
         let Some(kept) = &mut self.kept else {
-            return place(state, &mut self.now, lease);
+            return place(state, &mut self.now, &mut self.limits, lease);
         };
-        // Work that has lost its place had one before whoever waits for their first.
-        if lease.epoch > Epoch(0) {
-            return place(state, &mut self.now, lease);
+        // Work that has lost its place had one before whoever waits for their first; spot never had a right to it.
+        if lease.epoch > Epoch(0) && lease.requested.terms.plan != Plan::Spot {
+            return place(state, &mut self.now, &mut self.limits, lease);
         }
-        let beside = place(state, &mut kept.beside, lease);
+        let beside = place(state, &mut kept.beside, &mut self.limits, lease);
         if !matches!(beside, Try::NoRoom(_)) {
             return beside;
         }
-        match place(state, &mut self.now, lease) {
+        match place(state, &mut self.now, &mut self.limits, lease) {
             Try::Placed(_) if !kept.place.lets_pass(lease, stamp) => Try::Kept(Reason::Kept {
                 lease: kept.place.lease,
             }),
@@ -377,17 +426,24 @@ impl Board {
 }
 
 /// Plans one lease of the state.
-fn place<'a>(state: &State, side: &mut Side, lease: &'a Lease) -> Try<'a> {
+fn place<'a>(state: &'a State, side: &mut Side, limits: &mut Limits, lease: &'a Lease) -> Try<'a> {
     let label = |node| {
         state
             .nodes
             .get(&node)
             .map_or_else(|| node.to_string(), |node| node.spec.label.to_string())
     };
-    if !lease.is_placeable() {
-        let members = lease.placement.iter().flat_map(|placement| &placement.members);
-        let running = members
-            .filter(|member| member.may_run())
+    // Spot that gave way takes nothing over: what its last members still hold may be what it gave way for.
+    let spot = lease.requested.terms.plan == Plan::Spot;
+    let gives_way = |placement: &Placement| spot && placement.given_up;
+    let holds = |member: &Member| match lease.placement.as_ref().is_some_and(gives_way) {
+        true => !member.released,
+        false => member.may_run(),
+    };
+    let members = || lease.placement.iter().flat_map(|placement| &placement.members);
+    if !lease.is_placeable() || (lease.placement.as_ref().is_some_and(gives_way) && members().any(holds)) {
+        let running = members()
+            .filter(|member| holds(member))
             .map(|member| label(member.allocation.node));
         return Try::Waits(Reason::StillRuns {
             nodes: running.collect(),
@@ -399,14 +455,18 @@ fn place<'a>(state: &State, side: &mut Side, lease: &'a Lease) -> Try<'a> {
         });
     }
     let request = &lease.requested.request;
-    let ask = Ask {
+    let mut ask = Ask {
         lease: lease.id(),
         request,
         models: models(state, request, lease.requested.terms.plan, lease.requested.tariff),
         devices_max: request.devices_max.min(quota_left(state, lease)),
         milli: state.milli_of(lease.id()),
         failed_on: &lease.failed_on,
+        prefer: preferred(state.conditions_of(lease.id())),
     };
+    if let Err(reason) = limits.narrow(state, lease, &mut ask) {
+        return Try::Waits(reason);
+    }
     // Most leases that wait do so because too little is free: that is seen without a look at the nodes.
     let room = ask
         .models

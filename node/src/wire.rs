@@ -12,6 +12,7 @@ pub mod lease;
 pub mod node;
 pub mod preview;
 pub mod problem;
+pub mod queue;
 pub mod state;
 pub mod subscription;
 pub mod token;

@@ -18,7 +18,7 @@ use crate::placement::{Allocation, Exit};
 use crate::subscription::{self, Subscription, SubscriptionKey};
 use crate::tariff::Tariff;
 use crate::telemetry::{HealthEdge, Rollup};
-use crate::tenant::{AccessToken, Principal, Quota};
+use crate::tenant::{AccessToken, Limit, Principal, Quota};
 use crate::time::{Span, Timestamp};
 use crate::workload::{Checkpoint, Workload};
 
@@ -325,6 +325,22 @@ pub enum Command {
         /// The node.
         node: NodeId,
     },
+    /// Tag 39. Sets bounds of a tenant beyond the number of devices; those not named stay as they are.
+    SetLimits {
+        /// The tenant.
+        tenant: TenantId,
+        /// Bounds to set; one that binds nothing takes the bound away.
+        limits: Vec<Limit>,
+    },
+    /// Tag 40. Takes a spot lease's devices for a lease with a better right; it goes back into the queue.
+    PreemptLease {
+        /// The spot lease.
+        lease: LeaseId,
+        /// The placement that is given up.
+        epoch: Epoch,
+        /// The lease that waits for the devices.
+        by: LeaseId,
+    },
     /// Tag 45. Makes a durable subscription; from level [`subscription::LEVEL`] on.
     CreateSubscription(Box<Subscription>),
     /// Tag 46. Acknowledges all events up to a position. Needs no request id: saying it twice is saying it once.
@@ -394,9 +410,12 @@ impl Command {
     #[must_use]
     pub fn level(&self) -> u32 {
         match self {
-            Self::CreateLeaseWith(_) | Self::DrainNode { .. } | Self::EvictLease { .. } | Self::FinishDrain { .. } => {
-                crate::condition::LEVEL
-            }
+            Self::CreateLeaseWith(_)
+            | Self::DrainNode { .. }
+            | Self::EvictLease { .. }
+            | Self::FinishDrain { .. }
+            | Self::SetLimits { .. }
+            | Self::PreemptLease { .. } => crate::condition::LEVEL,
             Self::CreateSubscription(_) | Self::AcknowledgeEvents { .. } | Self::RemoveSubscription { .. } => {
                 subscription::LEVEL
             }
@@ -465,6 +484,8 @@ command_table! {
     DrainNode 36 "drain-node";
     EvictLease 37 "evict-lease";
     FinishDrain 38 "finish-drain";
+    SetLimits 39 "set-limits";
+    PreemptLease 40 "preempt-lease";
     CreateSubscription 45 "create-subscription";
     AcknowledgeEvents 46 "acknowledge-events";
     RemoveSubscription 47 "remove-subscription";

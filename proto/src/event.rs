@@ -17,7 +17,7 @@ use crate::rejection::Rejection;
 use crate::subscription::{Subscription, SubscriptionKey};
 use crate::tariff::{ChargeLine, Tariff};
 use crate::telemetry::{HealthEdge, Rollup};
-use crate::tenant::{AccessToken, JoinToken, Principal, Quota};
+use crate::tenant::{AccessToken, JoinToken, Limit, Principal, Quota};
 use crate::time::{Span, Timestamp};
 use crate::workload::{Checkpoint, Workload};
 
@@ -441,6 +441,22 @@ pub enum Event {
         /// The node.
         node: NodeId,
     },
+    /// Tag 47. What bounds a tenant beyond its number of devices, all of it.
+    LimitsSet {
+        /// The tenant.
+        tenant: TenantId,
+        /// The bounds, models first, in order.
+        limits: Vec<Limit>,
+    },
+    /// Tag 48. A spot lease gives its placement up to a lease with a better right.
+    LeasePreempted {
+        /// The spot lease.
+        lease: LeaseId,
+        /// The placement.
+        epoch: Epoch,
+        /// The lease that waits for its devices.
+        by: LeaseId,
+    },
     /// Tag 55. A durable subscription exists.
     SubscriptionCreated(Box<Subscription>),
     /// Tag 56. The reader of a subscription is done with all events up to a position.
@@ -621,6 +637,8 @@ event_table! {
     NodeDraining 44 "node-draining" Node;
     LeaseEvicted 45 "lease-evicted" Placement;
     NodeDrained 46 "node-drained" Node;
+    LimitsSet 47 "limits-set" Security;
+    LeasePreempted 48 "lease-preempted" Placement;
     SubscriptionCreated 55 "subscription-created" Cluster;
     EventsAcknowledged 56 "events-acknowledged" Cluster;
     SubscriptionRemoved 57 "subscription-removed" Cluster;
@@ -647,6 +665,7 @@ impl Event {
             | Self::PlacementDeferred { lease, .. }
             | Self::LeaseConditioned { lease, .. }
             | Self::LeaseEvicted { lease, .. }
+            | Self::LeasePreempted { lease, .. }
             | Self::AllocationPrepared { lease, .. }
             | Self::StartAccepted { lease, .. }
             | Self::AllocationStarted { lease, .. }

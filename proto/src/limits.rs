@@ -15,6 +15,9 @@ pub const LEASE_DEVICES_MAX: u32 = 1024;
 /// A whole device, in the thousandths that shares of it are counted in.
 pub const DEVICE_MILLI: u16 = 1000;
 
+/// Most bounds that one tenant has beyond its number of devices.
+pub const TENANT_LIMITS_MAX: usize = 256;
+
 /// Most devices that one node may report.
 pub const NODE_DEVICES_MAX: usize = 1024;
 
@@ -71,6 +74,9 @@ pub const NODE_QUIET_MS_MAX: u64 = 120_000;
 
 /// Longest time that a drained node's leases may go on there, 7 days.
 pub const DRAIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
+
+/// Shortest time that a spot lease keeps devices that it was granted, 30 s.
+pub const SPOT_RUN_MS_MIN: u64 = 30_000;
 
 /// How long frozen work is kept before it is killed, 10 min.
 pub const FREEZE_MS_MAX: u64 = 600_000;

@@ -38,6 +38,7 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::CreateAccessToken(_)
         | Command::RevokeToken { .. }
         | Command::SetTenant { .. }
+        | Command::SetLimits { .. }
         | Command::SetTariff(_)
         | Command::GradeDevice { .. }
         | Command::SetTime { .. }
@@ -69,6 +70,7 @@ pub fn allowed(command: &Command) -> Allowed<'_> {
         | Command::EndLease { .. }
         | Command::EvictLease { .. }
         | Command::FinishDrain { .. }
+        | Command::PreemptLease { .. }
         | Command::RecordStateHash { .. }
         // Only the leader can know that every replica has the rules; a person's word for it could stop all others.
         | Command::RaiseMachineLevel { .. }

@@ -369,6 +369,39 @@ pub enum Rejection {
         /// The one that stands.
         acknowledged: Cursor,
     },
+    /// More devices of a model than the tenant may hold.
+    #[error(
+        "{} asked, {left} left of what tenant {tenant} may hold of {}; release some, accept other models, or ask an operator for more", devices(*asked), list(models)
+    )]
+    ModelQuotaExceeded {
+        /// The tenant.
+        tenant: TenantId,
+        /// The models that the request accepts.
+        models: Vec<Name>,
+        /// Devices asked.
+        asked: u32,
+        /// The most that is left of one of them.
+        left: u32,
+    },
+    /// More money an hour than the tenant may spend.
+    #[error(
+        "{} an hour asked, {} left of what tenant {tenant} may spend; release some, ask for less, or ask an operator for more", units(*asked_micros), units(*left_micros)
+    )]
+    SpendQuotaExceeded {
+        /// The tenant.
+        tenant: TenantId,
+        /// The least that the request costs, micro-units for one hour.
+        asked_micros: u64,
+        /// What is left, micro-units for one hour.
+        left_micros: u64,
+    },
+}
+
+/// Micro-units as people read money: two decimals, more where there are any.
+fn units(micros: u64) -> String {
+    let exact = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    let kept = exact.trim_end_matches('0').len().max(exact.len() - 4);
+    exact[..kept].to_owned()
 }
 
 fn devices(count: u32) -> String {
@@ -460,4 +493,6 @@ rejection_table! {
     SubscriptionExists "subscription-exists";
     SubscriptionsFull "subscriptions-full";
     AcknowledgedBeyond "acknowledged-beyond";
+    ModelQuotaExceeded "model-quota-exceeded";
+    SpendQuotaExceeded "spend-quota-exceeded";
 }

@@ -3,6 +3,7 @@
 // rkyv's derive gives the fields of archived struct variants no documentation of their own.
 #![allow(missing_docs)]
 
+use crate::device::ModelName;
 use crate::id::{Digest, NodeId, ProjectId, TenantId, TokenId};
 use crate::node::NodeRole;
 use crate::time::Timestamp;
@@ -42,6 +43,65 @@ mod unbounded {
 
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u32, D::Error> {
         Ok(Option::deserialize(deserializer)?.unwrap_or(u32::MAX))
+    }
+}
+
+/// A bound on what a tenant's live leases may have together, beyond the number of devices. Append only: a bound is one
+/// box, so that a new one changes the bytes of no other.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+#[serde(tag = "limit", rename_all = "kebab-case")]
+pub enum Limit {
+    /// On devices of one model.
+    Model(Box<ModelLimit>),
+    /// On what they cost.
+    Spend(Box<SpendLimit>),
+}
+
+/// Most devices of one model.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+pub struct ModelLimit {
+    /// The model.
+    pub model: ModelName,
+    /// Most devices; the greatest number stands for any number, and is `null` in JSON.
+    #[serde(with = "unbounded")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u32>))]
+    pub devices_max: u32,
+}
+
+/// Most that leases may cost while all of them run.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(
+    Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, serde::Serialize, serde::Deserialize,
+)]
+pub struct SpendLimit {
+    /// Micro-units for one hour; `None` for any amount.
+    pub micros_per_hour_max: Option<u64>,
+}
+
+impl Limit {
+    /// Reports whether it bounds the same as `other`: the one that is set later holds.
+    #[must_use]
+    pub fn is_about_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Model(one), Self::Model(other)) => one.model == other.model,
+            (Self::Spend(_), Self::Spend(_)) => true,
+            (Self::Model(_), Self::Spend(_)) | (Self::Spend(_), Self::Model(_)) => false,
+        }
+    }
+
+    /// Reports whether it bounds anything.
+    #[must_use]
+    pub fn binds(&self) -> bool {
+        match self {
+            Self::Model(limit) => limit.devices_max != u32::MAX,
+            Self::Spend(limit) => limit.micros_per_hour_max.is_some(),
+        }
     }
 }
 

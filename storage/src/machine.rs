@@ -12,6 +12,8 @@ mod hash;
 pub mod invariant;
 pub mod map;
 pub mod meter;
+pub mod queue;
+pub mod quota;
 mod restore;
 mod share;
 pub mod state;

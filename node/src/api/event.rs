@@ -276,7 +276,7 @@ fn subject(event: &Event) -> Option<String> {
         Event::JoinTokenCreated(token) => Some(token.token.to_string()),
         Event::AccessTokenCreated(token) => Some(token.token.to_string()),
         Event::TokenRevoked { token } => Some(token.to_string()),
-        Event::TenantSet { tenant, .. } => Some(tenant.to_string()),
+        Event::TenantSet { tenant, .. } | Event::LimitsSet { tenant, .. } => Some(tenant.to_string()),
         Event::Annotated { subject, .. } => Some(subject.to_string()),
         event => event.subscription().map(|key| key.subscription.to_string()),
     }

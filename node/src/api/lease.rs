@@ -1,11 +1,13 @@
 //! `/v1/leases`: order, read, extend and give back.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith};
-use holdfast_proto::condition::{Condition, Share};
+use holdfast_proto::condition::{Condition, Prefer, Share, Weight};
 use holdfast_proto::id::{Cursor, LeaseId, Name, TenantId};
 use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::limits::DEVICE_MILLI;
@@ -113,7 +115,20 @@ fn command(order: LeaseOrder, tenant: TenantId) -> CreateLease {
 /// What an order says beyond its resource request.
 pub fn conditions(order: &LeaseOrder) -> Vec<Condition> {
     let share = |milli| Condition::Share(Box::new(Share { milli }));
-    order.share_milli.map(share).into_iter().collect()
+    let weights = |weights: &BTreeMap<Name, u16>| -> Vec<Weight> {
+        let weight = |(name, weight): (&Name, &u16)| Weight {
+            name: name.clone(),
+            weight: *weight,
+        };
+        weights.iter().map(weight).collect()
+    };
+    let prefer = Prefer {
+        models: weights(&order.prefer_models),
+        zones: weights(&order.prefer_zones),
+    };
+    let prefers = !(prefer.models.is_empty() && prefer.zones.is_empty());
+    let prefer = prefers.then(|| Condition::Prefer(Box::new(prefer)));
+    order.share_milli.map(share).into_iter().chain(prefer).collect()
 }
 
 /// Which devices an order asks for, as the log knows it.

@@ -5,7 +5,7 @@
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use holdfast_proto::condition::milli;
+use holdfast_proto::id::LeaseId;
 use holdfast_proto::rejection::Rejection;
 use holdfast_storage::machine::state::State as Machine;
 
@@ -33,13 +33,11 @@ pub async fn preview(
     // What can never be placed, or has no price, is refused as the order itself would be.
     price(&reading.state, &order).map_err(|rejection| unpriced(&reading.state, order.clone(), rejection))?;
     let (plan, priority) = (order.plan, order.priority);
-    let milli = milli(&conditions(&order));
-    let explanation = explain::order(&reading.state, &tenant, &resources(order), milli, plan);
-    let before = reading
-        .state
-        .waiting()
-        .filter(|lease| lease.requested.terms.priority >= priority);
-    let preview = told(&reading.state, explanation, before.count());
+    let conditions = conditions(&order);
+    let explanation = explain::order(&reading.state, &tenant, &resources(order), &conditions, plan);
+    let now = reading.state.applied.stamp;
+    let before = reading.state.queue_before(now, &tenant, plan, priority);
+    let preview = told(&reading.state, explanation, before);
     let mut response = (StatusCode::OK, axum::Json(&preview)).into_response();
     reading.mark(&mut response);
     Ok(response)
@@ -53,7 +51,7 @@ pub async fn preview(
 pub async fn of_lease(caller: Caller, reading: Reading, Path(id): Path<String>) -> Result<Response, Failure> {
     let state = &reading.state;
     let lease = caller.lease(state, &id)?;
-    let Some(before) = state.waiting().position(|waiting| waiting.id() == lease.id()) else {
+    let Some(before) = place_of(state, lease.id()) else {
         let needed = "only a lease that waits is planned";
         let rejection = Rejection::LeaseState {
             lease: lease.id(),
@@ -63,6 +61,12 @@ pub async fn of_lease(caller: Caller, reading: Reading, Path(id): Path<String>) 
         return Err(Failure::refused(rejection, None));
     };
     Ok(reading.answer(&told(state, explain::lease(state, lease), before)))
+}
+
+/// How many leases wait before one that waits.
+fn place_of(state: &Machine, lease: LeaseId) -> Option<usize> {
+    let queue = state.queue(state.applied.stamp, usize::MAX);
+    queue.iter().position(|waiting| waiting.id() == lease)
 }
 
 fn told(state: &Machine, explanation: Explanation, before: usize) -> Preview {

@@ -18,7 +18,7 @@ use super::auth::{Needs, require};
 use super::problem::Failure;
 use super::{
     Api, backup, bill, cluster, drain, edge, event, gpu, gzip, health, join, lease, log, metrics, node, openapi,
-    preview, quote, schema, state, subscription, tenant, token,
+    preview, queue, quote, schema, state, subscription, tenant, token,
 };
 use crate::wire::problem::code;
 
@@ -49,6 +49,7 @@ pub fn table() -> Vec<Route> {
         route::<lease::__path_history, _, _>(Needs::Reads, lease::history),
         route::<log::__path_logs, _, _>(Needs::Reads, log::logs),
         route::<bill::__path_bill, _, _>(Needs::Reads, bill::bill),
+        route::<queue::__path_queue, _, _>(Needs::Reads, queue::queue),
         route::<quote::__path_quote, _, _>(Needs::Leases, quote::quote),
         route::<preview::__path_preview, _, _>(Needs::Leases, preview::preview),
         route::<preview::__path_of_lease, _, _>(Needs::Reads, preview::of_lease),
@@ -78,6 +79,7 @@ pub fn table() -> Vec<Route> {
         route::<token::__path_list, _, _>(Needs::Operator, token::list),
         route::<token::__path_revoke, _, _>(Needs::Operator, token::revoke),
         route::<tenant::__path_set, _, _>(Needs::Operator, tenant::set),
+        route::<tenant::__path_limit, _, _>(Needs::Operator, tenant::limit),
         route::<tenant::__path_list, _, _>(Needs::Reads, tenant::list),
         route::<join::__path_join, _, _>(Needs::Nothing, join::join),
         route::<health::__path_healthz, _, _>(Needs::Nothing, health::healthz),

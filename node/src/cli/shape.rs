@@ -1,6 +1,7 @@
 //! What a lease consists of, as `lease` and `plan` take it.
 
 use clap::Args;
+use holdfast_proto::condition::WEIGHT_MAX;
 use holdfast_proto::id::Name;
 use holdfast_proto::lease::Spread;
 
@@ -31,6 +32,10 @@ pub struct ShapeArgs {
     /// Spread over zones instead of packing.
     #[arg(long)]
     pub spread: bool,
+    /// What is better, and how much: `MODEL=WEIGHT` or `zone:ZONE=WEIGHT`, weights 1 to 1000; may be repeated. It rules
+    /// nothing out; weights of model and zone add up.
+    #[arg(long, value_name = "WHAT=WEIGHT", value_parser = prefer)]
+    pub prefer: Vec<Preference>,
     /// Place in the queue; higher first.
     #[arg(long, default_value_t = PRIORITY_DEFAULT)]
     pub priority: u8,
@@ -53,6 +58,62 @@ impl ShapeArgs {
         order.memory_mib_per_device = self.memory.unwrap_or(MEMORY_MIB_DEFAULT);
         order.spread = if self.spread { Spread::Zones } else { Spread::Pack };
         order.priority = self.priority;
+        for Preference { zone, name, weight } in self.prefer {
+            let weights = match zone {
+                true => &mut order.prefer_zones,
+                false => &mut order.prefer_models,
+            };
+            weights.insert(name, weight);
+        }
         order
+    }
+}
+
+/// A model or a zone, and how much it is preferred.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preference {
+    zone: bool,
+    name: Name,
+    weight: u16,
+}
+
+fn prefer(text: &str) -> Result<Preference, String> {
+    let wrong = || "write what is better and how much, such as a100=3 or zone:a=2, weights 1 to 1000".to_owned();
+    let (what, weight) = text.split_once('=').ok_or_else(wrong)?;
+    let (zone, name) = match what.strip_prefix("zone:") {
+        Some(zone) => (true, zone.to_owned()),
+        None => (false, what.to_ascii_lowercase()),
+    };
+    let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight));
+    Ok(Preference {
+        zone,
+        name: name.parse().map_err(|error| format!("{error}; {}", wrong()))?,
+        weight: weight.ok_or_else(wrong)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn preferences_read_as_they_are_written() {
+        for (text, zone, name, weight) in [("A100=3", false, "a100", 3), ("zone:a=1000", true, "a", 1000)] {
+            let name = name.parse().unwrap();
+            assert_eq!(prefer(text), Ok(Preference { zone, name, weight }), "{text}");
+        }
+        for text in [
+            "a100",
+            "a100=",
+            "a100=0",
+            "a100=1001",
+            "=3",
+            "zone:=3",
+            "a100=-1",
+            "a_100=3",
+        ] {
+            assert!(prefer(text).unwrap_err().contains("such as a100=3"), "{text}");
+        }
     }
 }

@@ -153,17 +153,26 @@ impl GpuModel {
     }
 }
 
-/// The prices that a new cluster starts with: every model on demand, in US dollars.
+/// What spot costs of the price on demand, in per cent: its devices may be taken back.
+const SPOT_PERCENT: u64 = 40;
+
+/// The prices that a new cluster starts with: every model on demand and spot, in US dollars.
 pub fn first_tariff() -> Tariff {
-    let price = |model: &GpuModel| Price {
+    let price = |model: &GpuModel, plan, percent| Price {
         model: model.model_name(),
-        plan: Plan::OnDemand,
-        micros_per_device_hour: model.micros_per_hour,
+        plan,
+        micros_per_device_hour: model.micros_per_hour * percent / 100,
+    };
+    let prices = |model| {
+        [
+            price(model, Plan::OnDemand, 100),
+            price(model, Plan::Spot, SPOT_PERCENT),
+        ]
     };
     Tariff {
         version: 1,
         currency: "USD".to_owned(),
-        prices: MODELS.iter().map(price).collect(),
+        prices: MODELS.iter().flat_map(prices).collect(),
     }
 }
 
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn the_first_tariff_prices_every_model_in_order() {
         let tariff = first_tariff();
-        assert_eq!(tariff.prices.len(), MODELS.len());
+        assert_eq!(tariff.prices.len(), 2 * MODELS.len());
         assert!(
             tariff
                 .prices

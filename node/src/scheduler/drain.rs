@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 
 use holdfast_proto::command::Command;
+use holdfast_proto::condition::preferred;
 use holdfast_proto::id::{LeaseId, NodeId};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
+use super::limits::Limits;
 use super::picture::Picture;
 use super::plan::{Ask, find};
 use super::{FLIGHT_MS, models, quota_left};
@@ -105,14 +107,18 @@ impl Drains {
 /// Whether there is a place for a lease elsewhere; it is then held in the picture, so that no two count on it.
 fn place(state: &State, picture: &mut Picture, lease: &Lease) -> bool {
     let requested = &lease.requested;
-    let ask = Ask {
+    let mut ask = Ask {
         lease: lease.id(),
         request: &requested.request,
         models: models(state, &requested.request, requested.terms.plan, requested.tariff),
         devices_max: requested.request.devices_max.min(quota_left(state, lease)),
         milli: state.milli_of(lease.id()),
         failed_on: &lease.failed_on,
+        prefer: preferred(state.conditions_of(lease.id())),
     };
+    if Limits::default().narrow(state, lease, &mut ask).is_err() {
+        return false;
+    }
     let found = find(picture, None, &ask);
     if let Some(allocations) = &found {
         picture.grant(ask.lease, ask.milli, allocations);

@@ -3,6 +3,7 @@
 //! The API asks it for `holdfast plan` and `holdfast why`; nothing is granted by it. The one rule: it plans with the
 //! scheduler's own planner, so that what it says is what would be done.
 
+use holdfast_proto::condition::{Condition, milli, preferred};
 use holdfast_proto::device::ModelName;
 use holdfast_proto::id::{LeaseId, TenantId};
 use holdfast_proto::lease::{Plan, ResourceRequest};
@@ -11,6 +12,7 @@ use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
 use holdfast_storage::machine::state::Lease;
 
+use super::limits::{self, Limits};
 use super::pack::knobs::LEASES;
 use super::pack::mix::Mix;
 use super::packing::{Packing, counted};
@@ -37,14 +39,20 @@ pub struct Explanation {
     pub earliest: Option<Timestamp>,
 }
 
-/// Explains an order, for `milli` of each device, that is no lease yet.
+/// Explains an order that is no lease yet.
 #[must_use]
-pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, milli: u16, plan: Plan) -> Explanation {
+pub fn order(
+    state: &State,
+    tenant: &TenantId,
+    request: &ResourceRequest,
+    conditions: &[Condition],
+    plan: Plan,
+) -> Explanation {
     let quota = state
         .tenants
         .get(tenant)
         .map_or(u32::MAX, |tenant| tenant.quota.devices_max.saturating_sub(tenant.held));
-    let ask = Ask {
+    let mut ask = Ask {
         // No lease ever has this id.
         lease: LeaseId {
             cell: u32::MAX,
@@ -53,10 +61,12 @@ pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, milli:
         request,
         models: models(state, request, plan, state.cluster.tariff),
         devices_max: request.devices_max.min(quota),
-        milli,
+        milli: milli(conditions),
         failed_on: &[],
+        prefer: preferred(conditions),
     };
-    explain(state, &ask)
+    let limited = limits::order(state, tenant, plan, &mut ask).err();
+    explain(state, &ask, limited)
 }
 
 /// Explains a lease that waits.
@@ -64,20 +74,20 @@ pub fn order(state: &State, tenant: &TenantId, request: &ResourceRequest, milli:
 pub fn lease(state: &State, lease: &Lease) -> Explanation {
     let requested = &lease.requested;
     let request = &requested.request;
-    explain(
-        state,
-        &Ask {
-            lease: lease.id(),
-            request,
-            models: models(state, request, requested.terms.plan, requested.tariff),
-            devices_max: request.devices_max.min(quota_left(state, lease)),
-            milli: state.milli_of(lease.id()),
-            failed_on: &lease.failed_on,
-        },
-    )
+    let mut ask = Ask {
+        lease: lease.id(),
+        request,
+        models: models(state, request, requested.terms.plan, requested.tariff),
+        devices_max: request.devices_max.min(quota_left(state, lease)),
+        milli: state.milli_of(lease.id()),
+        failed_on: &lease.failed_on,
+        prefer: preferred(state.conditions_of(lease.id())),
+    };
+    let limited = Limits::default().narrow(state, lease, &mut ask).err();
+    explain(state, &ask, limited)
 }
 
-fn explain(state: &State, ask: &Ask<'_>) -> Explanation {
+fn explain(state: &State, ask: &Ask<'_>, limited: Option<Reason>) -> Explanation {
     let picture = Picture::of(state);
     let mut mix = Mix::new();
     for (id, lease) in &state.leases {
@@ -86,14 +96,19 @@ fn explain(state: &State, ask: &Ask<'_>) -> Explanation {
             LEASES.remembered_max,
         );
     }
-    let found = find(&picture, Some(&mut Packing::of(&picture, &mix)), ask);
+    let found = match &limited {
+        Some(_) => None,
+        None => find(&picture, Some(&mut Packing::of(&picture, &mix)), ask),
+    };
     let now = state.applied.stamp;
     Explanation {
-        reason: found.is_none().then(|| why(&picture, ask)),
-        earliest: match found {
-            Some(_) => Some(now),
-            None => earliest(state, &picture, ask, now).map(|place| place.from),
+        earliest: match (&found, &limited) {
+            (Some(_), _) => Some(now),
+            // The ends of other tenants' leases do not help it.
+            (None, Some(_)) => None,
+            (None, None) => earliest(state, &picture, ask, now).map(|place| place.from),
         },
+        reason: limited.or_else(|| found.is_none().then(|| why(&picture, ask))),
         allocations: found.unwrap_or_default(),
         nodes: count(picture.nodes.iter()),
         removed: removed(&picture, ask),

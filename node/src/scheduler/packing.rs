@@ -245,6 +245,7 @@ mod tests {
                 devices_max: request.devices_max,
                 milli,
                 failed_on: &[],
+                prefer: None,
             };
             let node = packing.node_for(&ask, request.devices_max, model, &|_| true)?;
             Some((node, packing.part_of(&picture, node, &ask, model)))

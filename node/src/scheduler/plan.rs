@@ -3,13 +3,15 @@
 //! Pure: the same picture and request give the same plan on every replica and in every test. The scheduler calls it;
 //! `decide` checks every rule again at the entry. The one rule: a gang is planned whole, or not at all.
 //!
-//! In this order: models as the tenant prefers them; nodes that have not failed to launch this lease; nodes that do not
+//! In this order: what the tenant prefers, zones and models; models in the order of the request, or by price; nodes that have not failed to launch this lease; nodes that do not
 //! vote; the one node where the pool loses least, else as few nodes as will do, in one zone.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_proto::condition::Prefer;
 use holdfast_proto::device::ModelName;
-use holdfast_proto::id::{DeviceId, LeaseId, NodeId};
+use holdfast_proto::id::{DeviceId, LeaseId, NodeId, ZoneId};
 use holdfast_proto::lease::{ResourceRequest, Spread};
 use holdfast_proto::placement::Allocation;
 
@@ -35,6 +37,8 @@ pub struct Ask<'a> {
     pub milli: u16,
     /// Nodes that failed to launch it since it last ran.
     pub failed_on: &'a [NodeId],
+    /// What it prefers.
+    pub prefer: Option<&'a Prefer>,
 }
 
 /// Plans one lease.
@@ -60,9 +64,25 @@ pub(super) fn find(picture: &Picture, mut packing: Option<&mut Packing>, ask: &A
     if !together || want.least != want.most || holds() {
         packing = None;
     }
+    let preferring;
+    let ask = match ask.prefer {
+        None => ask,
+        Some(prefer) => {
+            preferring = best_first(ask, prefer);
+            &preferring
+        }
+    };
     let tiers = tiers(picture, ask);
-    for models in model_sets(ask) {
+    for (models, zones) in choices(picture, ask) {
         for tier in &tiers {
+            let narrowed;
+            let tier = match zones {
+                0 => tier,
+                least => {
+                    narrowed = in_zones(tier, ask, least);
+                    &narrowed
+                }
+            };
             let packed = packing.as_mut().and_then(|packing| {
                 let may = |node: NodeId| tier.binary_search_by_key(&node, |(id, _)| **id).is_ok();
                 packing.node_for(ask, want.most, models, &may)
@@ -84,6 +104,37 @@ pub(super) fn find(picture: &Picture, mut packing: Option<&mut Packing>, ask: &A
         }
     }
     None
+}
+
+/// The same with the models that are preferred before the others.
+fn best_first<'a>(ask: &Ask<'a>, prefer: &Prefer) -> Ask<'a> {
+    let mut ask = ask.clone();
+    ask.models.sort_by_key(|model| Reverse(prefer.of_model(model)));
+    ask
+}
+
+/// Models and the least weight of zones to try, in the order of what is preferred: weights of model and zone add up, and
+/// of a set of models the least preferred one counts.
+fn choices<'a>(picture: &Picture, ask: &'a Ask<'_>) -> Vec<(&'a [ModelName], u16)> {
+    let Some(prefer) = ask.prefer else {
+        return model_sets(ask).map(|models| (models, 0)).collect();
+    };
+    let zones: BTreeSet<u16> = picture.nodes.values().map(|node| prefer.of_zone(&node.zone)).collect();
+    let zones: BTreeSet<u16> = zones.into_iter().chain([0]).collect();
+    let mut choices: Vec<(&[ModelName], u16)> = Vec::new();
+    for models in model_sets(ask) {
+        choices.extend(zones.iter().rev().map(|zones| (models, *zones)));
+    }
+    let weight = |models: &[ModelName]| models.last().map_or(0, |model| prefer.of_model(model));
+    choices.sort_by_key(|(models, zones)| Reverse(u32::from(weight(models)) + u32::from(*zones)));
+    choices
+}
+
+/// The nodes of a tier in zones of at least this weight.
+fn in_zones<'a>(tier: &Tier<'a>, ask: &Ask<'_>, least: u16) -> Tier<'a> {
+    let weight = |zone: &ZoneId| ask.prefer.map_or(0, |prefer| prefer.of_zone(zone));
+    let nodes = tier.iter().filter(|(_, node)| weight(&node.zone) >= least);
+    nodes.copied().collect()
 }
 
 /// Sets of models to try in order: each alone when all devices must be of one; else the best, the best two, and so on,
@@ -171,9 +222,7 @@ fn pick<'a>(free: impl Iterator<Item = &'a DevicePicture>, models: &[ModelName],
         Some((_, devices)) => devices.iter().take(wanted).copied().collect(),
         None => {
             let mut groups: Vec<_> = groups.into_iter().collect();
-            groups.sort_by_key(|((preference, island), devices)| {
-                (*preference, std::cmp::Reverse(devices.len()), *island)
-            });
+            groups.sort_by_key(|((preference, island), devices)| (*preference, Reverse(devices.len()), *island));
             groups
                 .into_iter()
                 .flat_map(|(_, devices)| devices)

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use holdfast_proto::device::ModelName;
-use holdfast_proto::id::{LeaseId, NodeId};
+use holdfast_proto::id::{LeaseId, NodeId, TenantId};
 
 use super::picture::{Hold, NodePicture, Picture, Takes};
 use super::plan::{Ask, count, in_zone, model_sets, offer};
@@ -77,6 +77,17 @@ pub enum Reason {
         /// The lease for which the place is kept.
         lease: LeaseId,
     },
+    /// Its tenant's limits leave too little of every model that it accepts.
+    Limited {
+        /// The tenant.
+        tenant: TenantId,
+        /// Devices asked.
+        asked: u32,
+        /// What is left of the models that are limited.
+        models: Vec<(ModelName, u32)>,
+        /// What is left of its money, micro-units for one hour.
+        micros_left: Option<u64>,
+    },
     /// Its saved state is on nodes that cannot be heard.
     StateAway {
         /// Nodes that hold it, by their labels.
@@ -132,11 +143,7 @@ impl fmt::Display for Reason {
                     write!(out, "; {broken} out of order")?;
                 }
                 if *away > 0 {
-                    write!(out, "; {away} on nodes that take no work (")?;
-                    let named = ["not heard", "cordoned", "starting"];
-                    let named = nodes.iter().zip(named).filter(|(count, _)| **count > 0);
-                    let named: Vec<String> = named.map(|(count, name)| format!("{count} {name}")).collect();
-                    write!(out, "{})", named.join(", "))?;
+                    write!(out, "; {away} on nodes that take no work ({})", kinds(nodes))?;
                 }
                 Ok(())
             }
@@ -144,6 +151,15 @@ impl fmt::Display for Reason {
                 out,
                 "the place is kept for {lease}, which waits before it; a shorter lease would fit in between"
             ),
+            Self::Limited {
+                tenant,
+                asked,
+                models,
+                micros_left,
+            } => {
+                let left = left_words(models, *micros_left);
+                write!(out, "the limits of tenant {tenant} leave {left}; {asked} devices asked")
+            }
             Self::StateAway { holders } => {
                 write!(
                     out,
@@ -154,6 +170,26 @@ impl fmt::Display for Reason {
             Self::StillRuns { nodes } => write!(out, "waits for proof that it has ended on {}", nodes.join(", ")),
         }
     }
+}
+
+/// How many nodes take no work for which reason.
+fn kinds(nodes: &[u32; 3]) -> String {
+    let named = nodes.iter().zip(["not heard", "cordoned", "starting"]);
+    let named = named.filter(|(count, _)| **count > 0);
+    let named: Vec<String> = named.map(|(count, name)| format!("{count} {name}")).collect();
+    named.join(", ")
+}
+
+/// What limits leave, in words.
+fn left_words(models: &[(ModelName, u32)], micros_left: Option<u64>) -> String {
+    let models = models.iter().map(|(model, left)| format!("{left} {model}"));
+    let money = micros_left.map(|left| format!("{} an hour", money_words(left)));
+    models.chain(money).collect::<Vec<_>>().join(", ")
+}
+
+/// Micro-units as money, rounded down to hundredths.
+fn money_words(micros: u64) -> String {
+    format!("{}.{:02}", micros / 1_000_000, micros % 1_000_000 / 10_000)
 }
 
 fn list(models: &[ModelName]) -> String {

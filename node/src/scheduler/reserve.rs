@@ -5,6 +5,7 @@
 //! before the lease in the queue, and is given up as soon as the lease has a placement.
 
 use holdfast_proto::id::LeaseId;
+use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::placement::Allocation;
 use holdfast_proto::time::Timestamp;
 use holdfast_storage::machine::State;
@@ -60,14 +61,22 @@ pub fn earliest(state: &State, picture: &Picture, ask: &Ask<'_>, now: Timestamp)
     })
 }
 
-/// Leases that hold devices, by when they end: by their terms, or, if they have not started, as if they did now.
+/// Leases that hold devices, by when they end: by their terms; if they have not started, as if they did now; and now if
+/// they were told to stop.
 fn ends(state: &State, now: Timestamp) -> Vec<(Timestamp, LeaseId)> {
     let holding = state.live_leases().filter(|lease| {
         lease
             .placements()
             .any(|placement| placement.members.iter().any(|member| !member.released))
     });
-    let end = |lease: &Lease| lease.run_until().unwrap_or_else(|| now.plus(lease.duration)).max(now);
+    let stops = |lease: &Lease| {
+        let ending = matches!(lease.status, LeaseStatus::Ending(_));
+        ending || lease.placements().all(|placement| placement.given_up)
+    };
+    let end = |lease: &Lease| match stops(lease) {
+        true => now,
+        false => lease.run_until().unwrap_or_else(|| now.plus(lease.duration)).max(now),
+    };
     let mut ends: Vec<_> = holding.map(|lease| (end(lease), lease.id())).collect();
     ends.sort_unstable();
     ends

@@ -41,6 +41,14 @@ pub struct LeaseOrder {
     /// rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_milli: Option<u16>,
+    /// Models that are preferred, with weights from 1 to 1,000; weights of model and zone add up.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, u16>)]
+    pub prefer_models: BTreeMap<Name, u16>,
+    /// Zones that are preferred, with weights from 1 to 1,000.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, u16>)]
+    pub prefer_zones: BTreeMap<Name, u16>,
     /// Accepted models, best first; empty accepts any.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
@@ -132,6 +140,8 @@ impl LeaseOrder {
             devices,
             devices_max: None,
             share_milli: None,
+            prefer_models: BTreeMap::new(),
+            prefer_zones: BTreeMap::new(),
             models: Vec::new(),
             same_model: false,
             single_node: false,

@@ -1,5 +1,6 @@
 //! Tokens and tenants as operators order and see them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use holdfast_proto::id::{Name, NodeId, TokenId};
@@ -112,8 +113,34 @@ pub struct TenantOrder {
 }
 
 /// Tells a `null` from what was left out.
-fn said<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+fn said<'a, T: Deserialize<'a>, D: Deserializer<'a>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
+}
+
+/// Bounds of a tenant beyond its number of devices. What is not named stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsOrder {
+    /// Most devices of each named model; `null` for any number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, Option<u32>>)]
+    pub models: BTreeMap<Name, Option<u32>>,
+    /// Most that its leases may cost together, micro-units for one hour; `null` for any amount.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "said")]
+    #[schema(value_type = Option<u64>)]
+    pub micros_per_hour_max: Option<Option<u64>>,
+}
+
+/// A bound on devices of one model, and how many the tenant has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ModelLimitView {
+    /// The model.
+    #[schema(value_type = String)]
+    pub model: Name,
+    /// Most devices of it.
+    pub devices_max: u32,
+    /// Devices of it in live leases, waiting ones too when they accept no other model.
+    pub devices_held: u32,
 }
 
 /// A tenant.
@@ -126,6 +153,15 @@ pub struct TenantView {
     pub devices_max: Option<u32>,
     /// Devices of its live leases, waiting ones too.
     pub devices_held: u32,
+    /// Bounds on single models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelLimitView>,
+    /// Most that its leases may cost together, micro-units for one hour; absent for any amount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micros_per_hour_max: Option<u64>,
+    /// What they come to: those that wait count with the least that they can cost.
+    #[serde(default)]
+    pub micros_per_hour: u64,
 }
 
 /// A list of tenants.

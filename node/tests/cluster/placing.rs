@@ -160,3 +160,64 @@ async fn a_drained_node_is_empty_when_it_says_so_even_when_its_leader_is_killed_
     let after = run(&cluster, &["node", "drain", &from, "--watch"]).await;
     assert!(!after.status.success() && text(&after.stderr).contains("not being drained"));
 }
+
+#[tokio::test]
+async fn limits_are_told_when_they_are_met_and_spot_gives_way_to_who_pays_the_whole_price() {
+    let _alone = alone().await;
+    let cluster = cluster(1).await;
+    rules(&cluster).await;
+    let order = ["lease", "2xa100", "--for", "1h", "--yes", "--detach", "--", "true"];
+    for (limit, told) in [
+        (
+            ["--model", "a100=1"],
+            "2 devices asked, 1 left of what tenant default may hold of a100",
+        ),
+        (
+            ["--per-hour", "0.50"],
+            "an hour asked, 0.50 left of what tenant default may spend",
+        ),
+    ] {
+        let set = |limit: [&'static str; 2]| [["tenant", "limit", "default"].as_slice(), &limit].concat();
+        assert!(run(&cluster, &set(limit)).await.status.success());
+        let refused = run(&cluster, &order).await;
+        let error = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(65), "{error}");
+        assert!(error.contains(told), "{error}");
+        let any = if limit[0] == "--model" { "a100=any" } else { "any" };
+        assert!(run(&cluster, &set([limit[0], any])).await.status.success());
+    }
+
+    let order = [
+        "lease", "2xa100", "--plan", "spot", "--for", "10m", "--yes", "--detach", "--", "sleep", "600",
+    ];
+    let spot = cluster.json(&order).await.unwrap()["lease"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let cheap = status(&cluster, &spot, "active").await;
+    let asked = lease(&cluster, "1xa100", &["sleep", "2"]).await;
+    let queue = until(&cluster, &["queue"], |queue| {
+        (queue["waiting"] == 1).then(|| queue.clone())
+    })
+    .await;
+    assert_eq!(
+        (
+            &queue["leases"][0]["lease"],
+            &queue["leases"][0]["place"],
+            &queue["tenants"][0]["devices"]
+        ),
+        (&asked.as_str().into(), &1.into(), &2.into()),
+        "{queue}"
+    );
+    let paid = status(&cluster, &asked, "active").await;
+    let rate = |shown: &Value| shown["micros_per_hour"].as_u64().unwrap();
+    assert!(rate(&cheap) < rate(&paid) * 2, "{cheap} {paid}");
+    let told = text(&run(&cluster, &["why", &spot]).await.stdout);
+    assert!(
+        told.contains(&format!("it is spot and gives its devices up to {asked}")),
+        "{told}"
+    );
+    status(&cluster, &asked, "ended").await;
+    let again = status(&cluster, &spot, "active").await;
+    assert_eq!(again["epoch"], 2, "{again}");
+}

@@ -16,7 +16,10 @@ use holdfast_proto::tariff::{Price, Tariff};
 use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
 use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::Workload;
-use holdfast_storage::machine::{Machine, State};
+use holdfast_storage::machine::{LEVEL_MAX, Machine, State};
+
+#[path = "over_machine/rights.rs"]
+mod rights;
 
 /// A cluster of the real machine, and the clock of its leader.
 struct Cluster {
@@ -73,9 +76,9 @@ impl Cluster {
             nodes: ids,
             duration: Span::seconds(60),
         };
-        let price = |model: &str, micros_per_device_hour| Price {
+        let price = |model: &str, plan, micros_per_device_hour| Price {
             model: name(model),
-            plan: Plan::OnDemand,
+            plan,
             micros_per_device_hour,
         };
         let init = InitCluster {
@@ -94,7 +97,11 @@ impl Cluster {
             tariff: Tariff {
                 version: 1,
                 currency: "USD".to_owned(),
-                prices: vec![price("a100", 2_000_000), price("h100", 4_000_000)],
+                prices: vec![
+                    price("a100", Plan::OnDemand, 2_000_000),
+                    price("a100", Plan::Spot, 500_000),
+                    price("h100", Plan::OnDemand, 4_000_000),
+                ],
             },
         };
         let first = Principal::Node(NodeId(1));
@@ -206,7 +213,17 @@ impl Cluster {
     }
 
     fn request(&mut self, devices: u32, cap_micros: Option<u64>) -> LeaseId {
-        let create = CreateLease {
+        let create = self.order(devices, cap_micros);
+        self.create(create)
+    }
+
+    fn create(&mut self, create: CreateLease) -> LeaseId {
+        self.apply(operator(), Command::CreateLease(Box::new(create))).unwrap();
+        LeaseId::from_index(self.index)
+    }
+
+    fn order(&self, devices: u32, cap_micros: Option<u64>) -> CreateLease {
+        CreateLease {
             tenant: name("blue"),
             kind: LeaseKind::Job,
             label: None,
@@ -236,9 +253,7 @@ impl Cluster {
                 image: None,
                 checkpoints: false,
             },
-        };
-        self.apply(operator(), Command::CreateLease(Box::new(create))).unwrap();
-        LeaseId::from_index(self.index)
+        }
     }
 
     /// Every node says that its build knows the rules of a level.
@@ -727,7 +742,7 @@ fn what_keeps_a_lease_is_told_node_by_node_and_what_would_fit_is_placed() {
     let mut request = lease.requested.request.clone();
     (request.devices_min, request.devices_max) = (8, 8);
     let tenant = name("blue");
-    let fits = explain::order(cluster.state(), &tenant, &request, 1000, Plan::OnDemand);
+    let fits = explain::order(cluster.state(), &tenant, &request, &[], Plan::OnDemand);
     assert_eq!((fits.reason, fits.allocations.len()), (None, 1));
     assert_eq!(fits.allocations[0].node, NodeId(1));
 }
@@ -761,11 +776,11 @@ fn new_rules_are_turned_on_when_every_node_knows_them() {
     assert_eq!(cluster.settle(&mut scheduler), []);
     cluster.nodes = nodes;
     cluster.know(99);
-    assert_eq!(
-        cluster.settle(&mut scheduler),
-        [Command::RaiseMachineLevel { level: 2 }]
-    );
-    assert_eq!(cluster.state().cluster.level, 2);
+    let raised: Vec<Command> = (2..=LEVEL_MAX)
+        .map(|level| Command::RaiseMachineLevel { level })
+        .collect();
+    assert_eq!(cluster.settle(&mut scheduler), raised);
+    assert_eq!(cluster.state().cluster.level, LEVEL_MAX);
 }
 
 #[test]

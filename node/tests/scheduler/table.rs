@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use holdfast_node::scheduler::picture::{DevicePicture, Hold, Machine, NodePicture, Picture, Takes};
 use holdfast_node::scheduler::plan::{Ask, plan};
+use holdfast_proto::condition::{Prefer, Weight};
 use holdfast_proto::device::ModelName;
 use holdfast_proto::id::{DeviceId, LeaseId, NodeId};
 use holdfast_proto::lease::{ResourceRequest, Spread};
@@ -74,7 +75,7 @@ fn picture(nodes: &[&str]) -> Picture {
 }
 
 /// A request: `4 a100|h100`, then `one-node`, `same`, `zones` (spread), `in=a` (zone), `cpu=N`, `mem=N` (per device),
-/// `failed=n2`. `2..8 any` is elastic.
+/// `failed=n2`, `prefer=a100:3,b:2` (models and zones). `2..8 any` is elastic.
 fn ask(line: &str, picture: &Picture) -> (ResourceRequest, Vec<ModelName>, Vec<NodeId>) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (least, most) = words[0].split_once("..").unwrap_or((words[0], words[0]));
@@ -110,9 +111,24 @@ fn ask(line: &str, picture: &Picture) -> (ResourceRequest, Vec<ModelName>, Vec<N
 fn outcome(nodes: &[&str], request: &str) -> String {
     let picture = picture(nodes);
     let share = request.split_whitespace().find_map(|word| word.strip_prefix("share="));
+    let preferred = request.split_whitespace().find_map(|word| word.strip_prefix("prefer="));
     let (request, models, failed_on) = ask(request, &picture);
     let devices_max = request.devices_max;
     let milli = share.map_or(1000, |share| share.parse().unwrap());
+    let prefer = preferred.map(|words| {
+        let weight = |word: &str| {
+            let (name, weight) = word.split_once(':').unwrap();
+            Weight {
+                name: name.parse().unwrap(),
+                weight: weight.parse().unwrap(),
+            }
+        };
+        let zone = |word: &&str| word.len() < 4;
+        Prefer {
+            models: words.split(',').filter(|word| !zone(word)).map(weight).collect(),
+            zones: words.split(',').filter(zone).map(weight).collect(),
+        }
+    });
     let ask = Ask {
         lease: ME,
         request: &request,
@@ -120,6 +136,7 @@ fn outcome(nodes: &[&str], request: &str) -> String {
         devices_max,
         milli,
         failed_on: &failed_on,
+        prefer: prefer.as_ref(),
     };
     match plan(&picture, &ask) {
         Ok(allocations) => {
@@ -382,6 +399,7 @@ fn a_part_is_taken_of_the_device_that_is_begun() {
         devices_max: 1,
         milli: 600,
         failed_on: &[],
+        prefer: None,
     };
     let begun = picture.nodes[&NodeId(1)].devices[0].id;
     assert_eq!(plan(&picture, &ask).unwrap()[0].devices, [begun]);
@@ -398,6 +416,7 @@ fn devices_of_one_island_stay_together() {
         devices_max: 4,
         milli: 1000,
         failed_on: &[],
+        prefer: None,
     };
     let allocations = plan(&picture, &ask).unwrap();
     let node = &picture.nodes[&NodeId(1)];
@@ -419,9 +438,28 @@ fn two_gangs_of_one_batch_never_share_a_device() {
         devices_max: 12,
         milli: 1000,
         failed_on: &[],
+        prefer: None,
     };
     let first = plan(&picture, &ask(ME)).unwrap();
     picture.grant(ME, 1000, &first);
     let reason = plan(&picture, &ask(LeaseId::from_index(3))).unwrap_err();
     assert_eq!(reason.to_string(), "busy: 4 of 16 devices free, 12 asked");
+}
+
+#[test]
+fn what_is_preferred_comes_first_and_rules_nothing_out() {
+    let nodes = ["n1 a 8/8xa100", "n2 b 8/8xa100", "n3 b 8/8xh100", "n4 c 2/8xh100"];
+    for (request, placed) in [
+        ("2 any", "n1:2"),
+        ("2 any prefer=h100:1", "n4:2"),
+        ("4 any prefer=h100:1", "n3:4"),
+        ("2 any prefer=b:1", "n2:2"),
+        ("2 any prefer=h100:1,b:1", "n3:2"),
+        ("2 any prefer=h100:1,a:2", "n1:2"),
+        ("2 any prefer=h100:3,a:2", "n4:2"),
+        ("8 any one-node prefer=c:9,h100:1", "n3:8"),
+        ("2 a100|h100 prefer=h100:1", "n4:2"),
+    ] {
+        assert_eq!(outcome(&nodes, request), placed, "{request}");
+    }
 }

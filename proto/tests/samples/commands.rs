@@ -4,7 +4,7 @@
 
 use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, InitCluster};
 use holdfast_proto::condition::{Condition, Share};
-use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, NodeId, Nonce};
+use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, LeaseId, NodeId, Nonce};
 use holdfast_proto::lease::{EndReason, LeaseKind};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::placement::Exit;
@@ -12,8 +12,8 @@ use holdfast_proto::tenant::Quota;
 use holdfast_proto::time::{Span, Timestamp};
 
 use crate::values::{
-    LEASE, NODE, TOKEN, access_token, address, allocation, boot, checkpoint, digest, edge, fence, inventory, name,
-    request, rollup, spec, subscription, tariff, terms, work, workload,
+    LEASE, NODE, TOKEN, access_token, address, allocation, boot, checkpoint, digest, edge, fence, inventory, limits,
+    name, request, rollup, spec, subscription, tariff, terms, work, workload,
 };
 
 pub fn all() -> Vec<Command> {
@@ -123,6 +123,10 @@ fn tenants() -> Vec<Command> {
             tenant: name("blue"),
             quota: Quota { devices_max: 64 },
         },
+        Command::SetLimits {
+            tenant: name("blue"),
+            limits: limits(),
+        },
         Command::SetTariff(tariff()),
     ]
 }
@@ -161,6 +165,11 @@ fn leases() -> Vec<Command> {
             reason: "fan".to_owned(),
         },
         Command::EvictLease { lease, epoch, node },
+        Command::PreemptLease {
+            lease,
+            epoch,
+            by: LeaseId::from_index(99),
+        },
         Command::FinishDrain { node },
         Command::CreateLeaseWith(Box::new(CreateLeaseWith {
             lease: create(),

@@ -4,7 +4,7 @@
 
 use holdfast_proto::condition::{Condition, Share};
 use holdfast_proto::event::{Event, LeaseRequested};
-use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, NodeId};
+use holdfast_proto::id::{Attempt, ClusterId, Cursor, Epoch, Era, Generation, Incarnation, LeaseId, NodeId};
 use holdfast_proto::lease::{EndReason, LeaseKind};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::placement::Exit;
@@ -14,7 +14,7 @@ use holdfast_proto::time::{Span, Timestamp};
 
 use crate::values::{
     LEASE, NODE, TOKEN, access_token, address, allocation, boot, charge_line, checkpoint, digest, edge, fence,
-    inventory, name, request, rollup, spec, subscription, tariff, terms, work, workload,
+    inventory, limits, name, request, rollup, spec, subscription, tariff, terms, work, workload,
 };
 
 pub fn all() -> Vec<Event> {
@@ -47,6 +47,10 @@ fn cluster() -> Vec<Event> {
         Event::TenantSet {
             tenant: name("blue"),
             quota: Quota { devices_max: 64 },
+        },
+        Event::LimitsSet {
+            tenant: name("blue"),
+            limits: limits(),
         },
         Event::TariffSet(tariff()),
         Event::StateHashRecorded {
@@ -141,6 +145,11 @@ fn leases() -> Vec<Event> {
             node: NODE,
         },
         Event::NodeDrained { node: NODE },
+        Event::LeasePreempted {
+            lease,
+            epoch: Epoch(5),
+            by: LeaseId::from_index(99),
+        },
         Event::LeaseConditioned {
             lease,
             conditions: vec![Condition::Share(Box::new(Share { milli: 400 }))],

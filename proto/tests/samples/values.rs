@@ -15,7 +15,7 @@ use holdfast_proto::placement::Allocation;
 use holdfast_proto::subscription::{EventFilter, Subscription, SubscriptionKey};
 use holdfast_proto::tariff::{ChargeLine, Price, Tariff};
 use holdfast_proto::telemetry::{HealthEdge, Range, Rollup};
-use holdfast_proto::tenant::{AccessToken, Principal, Role};
+use holdfast_proto::tenant::{AccessToken, Limit, ModelLimit, Principal, Role, SpendLimit};
 use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::{Checkpoint, Workload};
 
@@ -161,6 +161,18 @@ pub fn tariff() -> Tariff {
         currency: "USD".to_owned(),
         prices: vec![price(Plan::OnDemand, 2_400_000), price(Plan::Spot, 900_000)],
     }
+}
+
+pub fn limits() -> Vec<Limit> {
+    vec![
+        Limit::Model(Box::new(ModelLimit {
+            model: name("h100"),
+            devices_max: 8,
+        })),
+        Limit::Spend(Box::new(SpendLimit {
+            micros_per_hour_max: Some(60_000_000),
+        })),
+    ]
 }
 
 pub fn request() -> ResourceRequest {

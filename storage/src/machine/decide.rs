@@ -11,6 +11,7 @@ mod drain;
 mod lease;
 mod node;
 mod placement;
+mod preempt;
 mod settle;
 mod shape;
 mod subscription;
@@ -44,6 +45,7 @@ pub(super) fn decide(draft: &mut Draft, envelope: &Envelope) -> Result<(), Rejec
         Command::DrainNode { .. } | Command::EvictLease { .. } | Command::FinishDrain { .. } => {
             drain::decide(draft, &envelope.command)
         }
+        Command::PreemptLease { lease, epoch, by } => preempt::preempt(draft, *lease, *epoch, *by),
         Command::ReportInventory { .. }
         | Command::ReportHealth { .. }
         | Command::ReportRollup { .. }
@@ -52,6 +54,7 @@ pub(super) fn decide(draft: &mut Draft, envelope: &Envelope) -> Result<(), Rejec
         | Command::CreateAccessToken(_)
         | Command::RevokeToken { .. }
         | Command::SetTenant { .. }
+        | Command::SetLimits { .. }
         | Command::SetTariff(_) => tenant::decide(draft, &envelope.command),
         Command::CreateLease(create) => lease::create(draft, envelope.project.as_ref(), create),
         Command::CreateLeaseWith(create) => lease::create_with(draft, envelope.project.as_ref(), create),

@@ -24,6 +24,8 @@ mod kind {
     pub(super) const NODES: u16 = DISK + 0x101;
     pub(super) const DEVICES: u16 = DISK + 0x102;
     pub(super) const LEASES: u16 = DISK + 0x103;
+    pub(super) const LIMITS: u16 = DISK + 0x110;
+    pub(super) const USAGE: u16 = DISK + 0x111;
     pub(super) const ENDED: u16 = DISK + 0x105;
     pub(super) const TENANTS: u16 = DISK + 0x106;
     pub(super) const ACCESS_TOKENS: u16 = DISK + 0x107;
@@ -139,6 +141,8 @@ impl State {
         put(out, kind::DRAINS, &self.drains, |drain| *drain)?;
         put(out, kind::ENDED, &self.ended, |lease| *lease)?;
         put(out, kind::TENANTS, &self.tenants, |tenant| *tenant)?;
+        put(out, kind::LIMITS, &self.limits, |limits| (**limits).clone())?;
+        put(out, kind::USAGE, &self.usage, |usage| *usage)?;
         put(out, kind::ACCESS_TOKENS, &self.access_tokens, |access| {
             (**access).clone()
         })?;
@@ -191,6 +195,8 @@ impl State {
             kind::DRAINS => take(&mut self.drains, payload, |drain| drain)?,
             kind::ENDED => take(&mut self.ended, payload, |lease| lease)?,
             kind::TENANTS => take(&mut self.tenants, payload, |tenant| tenant)?,
+            kind::LIMITS => take(&mut self.limits, payload, Arc::new)?,
+            kind::USAGE => take(&mut self.usage, payload, |usage| usage)?,
             kind::ACCESS_TOKENS => take(&mut self.access_tokens, payload, Arc::new)?,
             kind::JOIN_TOKENS => take(&mut self.join_tokens, payload, Arc::new)?,
             kind::SUBSCRIPTIONS => take(&mut self.subscriptions, payload, Arc::new)?,

@@ -33,6 +33,7 @@ impl State {
             | Event::AccessTokenCreated(_)
             | Event::TokenRevoked { .. }
             | Event::TenantSet { .. }
+            | Event::LimitsSet { .. }
             | Event::TariffSet(_)
             | Event::StateHashRecorded { .. }
             | Event::MachineLevelRaised { .. }
@@ -69,6 +70,7 @@ impl State {
             | Event::AllocationExited { .. }
             | Event::AttemptEnded { .. }
             | Event::LeaseEvicted { .. }
+            | Event::LeasePreempted { .. }
             | Event::AllocationEnded { .. } => placement::fold(self, record),
             Event::SubscriptionCreated(_) | Event::EventsAcknowledged { .. } | Event::SubscriptionRemoved { .. } => {
                 subscription::fold(self, record)
@@ -127,8 +129,13 @@ impl State {
         change(lease);
         let after = lease.queue_key();
         if before != after {
-            before.map(|key| self.index.waiting.remove(&key));
-            after.map(|key| self.index.waiting.insert(key, ()));
+            let tenant = lease.requested.tenant.clone();
+            if let Some(key) = before {
+                self.index.leave(key, &tenant);
+            }
+            if let Some(key) = after {
+                self.index.enter(key, &tenant);
+            }
         }
     }
 

@@ -62,6 +62,16 @@ impl State {
                 bytes(&(key.clone(), (**one).clone()))
             }));
         }
+        if !self.limits.is_empty() {
+            hasher.update(b"limits");
+            hasher.update(&sum(&self.limits, |tenant, limits| {
+                bytes(&(tenant.clone(), (**limits).clone()))
+            }));
+        }
+        if !self.usage.is_empty() {
+            hasher.update(b"usage");
+            hasher.update(&sum(&self.usage, |tenant, usage| bytes(&(tenant.clone(), *usage))));
+        }
         Digest(*hasher.finalize().as_bytes())
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use holdfast_proto::condition::LEVEL;
 use holdfast_proto::id::{DeviceId, TenantId};
 use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::limits::DEVICE_MILLI;
@@ -50,6 +51,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     let mut found = Found(Vec::new());
     devices(state, &mut found);
     quotas(state, &mut found);
+    usage(state, &mut found);
     for lease in state.leases.values() {
         attempts(lease, &mut found);
         gang(lease, &mut found);
@@ -118,6 +120,25 @@ fn quotas(state: &State, found: &mut Found) {
         let counted = held.get(name).copied().unwrap_or(0);
         let what = || format!("tenant {name} holds {counted} devices, {} are counted", tenant.held);
         found.unless(counted == tenant.held, 1, what);
+    }
+}
+
+/// What the queue counts as had by tenants now is the sum of their placements, from the level on that knows of it.
+fn usage(state: &State, found: &mut Found) {
+    if state.cluster.level < LEVEL {
+        return;
+    }
+    let mut placed: BTreeMap<&TenantId, u32> = BTreeMap::new();
+    for lease in state.live_leases() {
+        let devices = lease.placement.as_ref().map_or(0, Placement::devices);
+        let sum = placed.entry(&lease.requested.tenant).or_default();
+        *sum = sum.saturating_add(devices);
+    }
+    for (name, devices) in placed {
+        let counted = state.usage_of(name).devices;
+        found.unless(counted == devices, 1, || {
+            format!("tenant {name} has {devices} devices in placements, the queue counts {counted}")
+        });
     }
 }
 

@@ -41,6 +41,16 @@ impl State {
         for lease in self.leases.values().filter(|lease| !lease.status.is_ended()) {
             state.set_down(lease);
         }
+        // Nothing is placed any more; what tenants have had counts on.
+        let usage: Vec<_> = state
+            .usage
+            .iter()
+            .map(|(tenant, usage)| (tenant.clone(), *usage))
+            .collect();
+        for (tenant, mut usage) in usage {
+            usage.change(usage.devices, 0, state.applied.stamp);
+            state.usage.insert(tenant, usage);
+        }
         state.reindex();
         state
     }

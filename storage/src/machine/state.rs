@@ -13,13 +13,13 @@ use holdfast_proto::id::{
     Attempt, ClusterId, Cursor, DeviceId, Digest, Epoch, Era, FencingToken, Generation, Incarnation, LeaseId, NodeId,
     RequestId, TenantId, TokenId, ZoneId,
 };
-use holdfast_proto::lease::{EndReason, LeaseStatus};
+use holdfast_proto::lease::{EndReason, LeaseStatus, Plan};
 use holdfast_proto::node::{BootProof, Inventory, NodeSpec, NodeStatus};
 use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::subscription::{EventFilter, SubscriptionKey};
 use holdfast_proto::tariff::{ChargeLine, Tariff};
-use holdfast_proto::tenant::{AccessToken, JoinToken, Quota};
+use holdfast_proto::tenant::{AccessToken, JoinToken, Limit, Quota};
 use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::Checkpoint;
 use rkyv::with::Unshare;
@@ -65,6 +65,10 @@ pub struct State {
     pub ended: Map<Cursor, LeaseId>,
     /// Tenants.
     pub tenants: Map<TenantId, Tenant>,
+    /// What bounds tenants beyond their number of devices; most have nothing.
+    pub limits: Map<TenantId, Arc<Vec<Limit>>>,
+    /// What tenants have and have had; from level 2 on.
+    pub usage: Map<TenantId, Usage>,
     /// Access tokens.
     pub access_tokens: Map<TokenId, Arc<Access>>,
     /// Join tokens.
@@ -84,8 +88,10 @@ pub struct State {
 pub struct Index {
     /// Leases with a part on a node whose end is not proven.
     pub on_node: Map<(NodeId, LeaseId), ()>,
-    /// Leases that wait for a placement, in the order of the queue: highest priority first, then oldest.
-    pub waiting: Map<(u8, LeaseId), ()>,
+    /// Leases that wait for a placement, by their class in the queue, then oldest first.
+    pub waiting: Map<(u16, LeaseId), ()>,
+    /// The same by class, then tenant, then oldest first.
+    pub queues: Map<(u16, TenantId, LeaseId), ()>,
     /// Leases that hold a part of a device, by the device.
     pub sharers: Map<DeviceId, Arc<Vec<Sharer>>>,
     /// How many present nodes offer the same: what could ever fit is computed from few shapes, not from many devices.
@@ -395,6 +401,17 @@ pub struct Tenant {
     pub held: u32,
 }
 
+/// What a tenant has of the cluster and has had lately.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub struct Usage {
+    /// Devices of its placements, until their leases have ended.
+    pub devices: u32,
+    /// Device milliseconds that it had had at `at`, faded.
+    pub had: u64,
+    /// When that was counted.
+    pub at: Timestamp,
+}
+
 /// An access token.
 #[derive(Debug, Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 pub struct Access {
@@ -452,6 +469,14 @@ pub struct Answer {
     pub refused: Option<Box<Rejection>>,
 }
 
+/// The class of a lease in the queue, first ones first: spot after all others; then by priority; within one, work that has
+/// lost its place goes before whoever waits for their first.
+#[must_use]
+pub fn queue_class(plan: Plan, priority: u8, lost_its_place: bool) -> u16 {
+    let spot = u16::from(plan == Plan::Spot) * 512;
+    spot + u16::from(u8::MAX - priority) * 2 + u16::from(!lost_its_place)
+}
+
 impl Lease {
     /// Returns the lease's id.
     #[must_use]
@@ -473,11 +498,26 @@ impl Lease {
         self.earlier.iter().chain(self.placement.as_ref())
     }
 
-    /// Returns the lease's place in the queue, if it waits in it.
+    /// Returns the lease's class in the queue and its id, if it waits in it.
     #[must_use]
-    pub fn queue_key(&self) -> Option<(u8, LeaseId)> {
+    pub fn queue_key(&self) -> Option<(u16, LeaseId)> {
         let waits = matches!(self.status, LeaseStatus::Pending | LeaseStatus::Migrating);
-        waits.then(|| (u8::MAX - self.requested.terms.priority, self.id()))
+        let class = queue_class(
+            self.requested.terms.plan,
+            self.requested.terms.priority,
+            self.epoch > Epoch(0),
+        );
+        waits.then(|| (class, self.id()))
+    }
+
+    /// Reports whether the lease has devices that nobody has told it to give up.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        let stays = matches!(
+            self.status,
+            LeaseStatus::Placed | LeaseStatus::Starting | LeaseStatus::Active | LeaseStatus::Frozen
+        );
+        stays && self.placement.as_ref().is_some_and(|placement| !placement.given_up)
     }
 
     /// Reports whether the lease's work needs to hear from `node`. A member that has done all its work is not awaited.

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use holdfast_proto::lease::LeaseStatus;
+use holdfast_proto::lease::{LeaseStatus, Plan};
 use holdfast_proto::node::NodeStatus;
 use holdfast_storage::machine::state::{Lease, Node, Run};
 use holdfast_storage::machine::view::Want;
@@ -283,8 +283,9 @@ impl Author {
             );
         }
         format!(
-            "create-lease tenant={tenant} devices={devices} for={length} request={request}{shape} priority={}",
-            self.below(3)
+            "create-lease tenant={tenant} devices={devices} for={length} request={request}{shape} priority={} plan={}",
+            self.below(3),
+            ["on-demand", "spot"][self.below(2)],
         )
     }
 
@@ -314,6 +315,14 @@ impl Author {
 
     fn tenant(&mut self, world: &World) -> Option<String> {
         let lease = self.some_lease(world, |lease| !matches!(lease.status, LeaseStatus::Ending(_)))?;
+        if lease.requested.terms.plan == Plan::Spot && lease.stays() && self.below(2) == 0 {
+            let by = self.some_lease(world, |lease| lease.queue_key().is_some())?.id();
+            return Some(format!(
+                "preempt-lease lease={} epoch={} by={by}",
+                lease.id(),
+                lease.epoch
+            ));
+        }
         Some(match self.below(4) {
             0 => format!("renew-lease lease={} more=60", lease.id()),
             1 => format!("release-lease lease={}", lease.id()),
@@ -344,7 +353,7 @@ impl Author {
         let leases: Vec<_> = world.machine.state().leases.keys().copied().collect();
         let lease = self.pick(&leases).map_or("lease-1".to_owned(), ToString::to_string);
         let (epoch, attempt) = (self.below(4), self.below(4));
-        match self.below(9) {
+        match self.below(10) {
             0 => format!("report-started lease={lease} epoch={epoch} attempt={attempt} node={node}"),
             1 => format!("report-exited lease={lease} epoch={epoch} attempt={attempt} node={node} exit=code:0"),
             2 => format!("report-prepared lease={lease} epoch={epoch} follows={attempt} node={node} incarnation=1"),
@@ -353,6 +362,13 @@ impl Author {
             5 => format!("commit-placement lease={lease} epoch={epoch} on={node}:0-2"),
             6 => format!("release-lease lease={lease}"),
             7 => "record-state-hash at=present hash=own".to_owned(),
+            8 => {
+                let most = ["any", "0", "4", "12"][self.below(4)];
+                format!(
+                    "set-limits tenant=blue limits=a100:{most},spend:{}",
+                    24 * (1 + self.below(40))
+                )
+            }
             _ => format!("set-tenant tenant=blue devices={}", 8 + self.below(30)),
         }
     }

@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith, Envelope, InitCluster};
-use holdfast_proto::condition::{Condition, Share};
+use holdfast_proto::condition::{Condition, Prefer, Share, Weight};
 use holdfast_proto::device::{Device, DeviceKind, Grade};
 use holdfast_proto::event::{EventRecord, NodeWork, Topic};
 use holdfast_proto::id::{
@@ -17,7 +17,7 @@ use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::subscription::{EventFilter, Subscription, SubscriptionKey};
 use holdfast_proto::tariff::{Price, Tariff};
 use holdfast_proto::telemetry::{HealthEdge, Rollup};
-use holdfast_proto::tenant::{AccessToken, Principal, Quota, Role};
+use holdfast_proto::tenant::{AccessToken, Limit, ModelLimit, Principal, Quota, Role, SpendLimit};
 use holdfast_proto::time::{Span, Timestamp};
 use holdfast_proto::workload::{Checkpoint, Workload};
 use holdfast_storage::machine::{Applied, Machine};
@@ -204,10 +204,13 @@ impl World {
             | "quiet-node"
             | "report-clock-suspect" => self.node_command(words),
             "report-inventory" | "report-health" | "report-rollup" | "grade-device" => self.device_command(words),
-            "create-join-token" | "create-access-token" | "revoke-token" | "set-tenant" | "set-tariff" => {
-                tenant_command(words)
-            }
-            "create-lease" | "create-lease-with" | "release-lease" | "renew-lease" | "end-lease"
+            "create-join-token"
+            | "create-access-token"
+            | "revoke-token"
+            | "set-tenant"
+            | "set-limits"
+            | "set-tariff" => tenant_command(words),
+            "create-lease" | "create-lease-with" | "release-lease" | "renew-lease" | "end-lease" | "preempt-lease"
             | "commit-checkpoint" => self.lease_command(words),
             "commit-placement" | "defer-placement" | "report-prepared" | "report-started" | "report-exited" => {
                 self.placement_command(words)
@@ -462,16 +465,25 @@ impl World {
         }
         if words.verb == "create-lease-with" {
             let share = |text: &str| text.parse().map(|milli| Condition::Share(Box::new(Share { milli })));
-            let conditions: Result<_, _> = words.list("share").into_iter().map(share).collect();
+            let shares: Result<Vec<_>, _> = words.list("share").into_iter().map(share).collect();
+            let mut conditions = shares.map_err(|_| "share=MILLI")?;
+            if words.opt("prefer").is_some() {
+                conditions.push(prefer(words)?);
+            }
             return Ok(Command::CreateLeaseWith(Box::new(CreateLeaseWith {
                 lease: create_lease(words)?,
-                conditions: conditions.map_err(|_| "share=MILLI")?,
+                conditions,
             })));
         }
         let lease = self.lease(words)?;
         let state = self.machine.state();
         Ok(match words.verb.as_str() {
             "release-lease" => Command::ReleaseLease { lease },
+            "preempt-lease" => Command::PreemptLease {
+                lease,
+                epoch: Epoch(words.number_or("epoch", 1)? as u32),
+                by: self.lease(&Words::parse(&format!("by lease={}", words.get("by")?))?)?,
+            },
             "renew-lease" => Command::RenewLease {
                 lease,
                 more: Span(words.seconds("more")?),
@@ -727,7 +739,48 @@ fn tenant_command(words: &Words) -> Made<Command> {
                 devices_max: words.number("devices")? as u32,
             },
         },
+        "set-limits" => Command::SetLimits {
+            tenant: name(words.get("tenant")?)?,
+            limits: words.list("limits").into_iter().map(limit).collect::<Made<_>>()?,
+        },
         _ => Command::SetTariff(tariff(words, 2)?),
+    })
+}
+
+/// Reads `prefer=h100:3,zone/a:2`.
+fn prefer(words: &Words) -> Made<Condition> {
+    let mut prefer = Prefer {
+        models: Vec::new(),
+        zones: Vec::new(),
+    };
+    for text in words.list("prefer") {
+        let (what, weight) = text.split_once(':').ok_or("prefer=NAME:WEIGHT")?;
+        let weights = match what.starts_with("zone/") {
+            true => &mut prefer.zones,
+            false => &mut prefer.models,
+        };
+        weights.push(Weight {
+            name: name(what.trim_start_matches("zone/"))?,
+            weight: weight.parse().map_err(|_| "prefer=NAME:WEIGHT")?,
+        });
+    }
+    Ok(Condition::Prefer(Box::new(prefer)))
+}
+
+/// Reads `h100:8`, or `spend:60` in units an hour; `any` for no bound.
+fn limit(text: &str) -> Made<Limit> {
+    let (what, most) = text.split_once(':').ok_or("limits=MODEL:COUNT")?;
+    let most = (most != "any")
+        .then(|| most.parse::<u64>().map_err(|_| format!("limits={text}")))
+        .transpose()?;
+    Ok(match what {
+        "spend" => Limit::Spend(Box::new(SpendLimit {
+            micros_per_hour_max: most.map(|units| units * 1_000_000),
+        })),
+        model => Limit::Model(Box::new(ModelLimit {
+            model: name(model)?,
+            devices_max: most.map_or(u32::MAX, |most| most as u32),
+        })),
     })
 }
 

@@ -100,7 +100,7 @@ impl Filter {
             return key.tenant.as_ref() == Some(own);
         }
         match &record.event {
-            Event::TenantSet { tenant, .. } => tenant == own,
+            Event::TenantSet { tenant, .. } | Event::LimitsSet { tenant, .. } => tenant == own,
             Event::TariffSet(_) => true,
             Event::RequestRefused { .. } => record.request.is_some_and(|key| key.principal == self.caller.token.0),
             event => event.lease().is_some_and(|lease| self.belongs(state, lease, own)),
@@ -117,7 +117,7 @@ impl Filter {
             && self.lease.is_none_or(|lease| event.lease() == Some(lease))
             && self.node.is_none_or(|node| mentions(event, node))
             && self.tenant.as_ref().is_none_or(|tenant| match event {
-                Event::TenantSet { tenant: of, .. } => of == tenant,
+                Event::TenantSet { tenant: of, .. } | Event::LimitsSet { tenant: of, .. } => of == tenant,
                 event if event.subscription().is_some() => {
                     event.subscription().and_then(|key| key.tenant.as_ref()) == Some(tenant)
                 }

@@ -103,6 +103,7 @@ fn call(method: &str, path: &str, lease: LeaseId, ending: LeaseId) -> (String, O
         ("put", "/v1/tariff") => Some(json!({ "tariff": { "version": 2, "currency": "EUR", "prices": [
             { "model": "h100", "plan": "on-demand", "micros_per_device_hour": 1 } ] } })),
         ("post", "/v1/tokens") => Some(json!({ "kind": "access", "role": "read-only" })),
+        ("put", "/v1/tenants/{tenant}/limits") => Some(json!({ "models": { "h100": 4 }, "micros_per_hour_max": null })),
         ("put", "/v1/tenants/{tenant}") => Some(json!({ "devices_max": 4 })),
         ("post", "/v1/subscriptions") => Some(json!({ "name": "new", "topic": "lease" })),
         ("put", "/v1/subscriptions/{name}/cursor") => Some(json!({ "through": "2.0" })),

@@ -7,7 +7,6 @@ use holdfast_proto::command::Command;
 use holdfast_proto::condition::LEVEL;
 use holdfast_proto::event::Event;
 use holdfast_proto::id::{Epoch, LeaseId, NodeId};
-use holdfast_proto::lease::LeaseStatus;
 use holdfast_proto::limits::DRAIN_MS_MAX;
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::time::Span;
@@ -74,11 +73,7 @@ fn evict(draft: &mut Draft, id: LeaseId, epoch: Epoch, node: NodeId) -> Result<(
     if member.is_none_or(|member| member.released) {
         return Err(Rejection::NotAMember { lease: id, node });
     }
-    let stays = matches!(
-        lease.status,
-        LeaseStatus::Placed | LeaseStatus::Starting | LeaseStatus::Active | LeaseStatus::Frozen
-    );
-    if !stays {
+    if !lease.stays() {
         return Err(wrong_state(&lease, "only a lease that stays is sent away"));
     }
     let label = draft.node(node)?.spec.label.clone();

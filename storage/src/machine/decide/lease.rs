@@ -1,9 +1,12 @@
 //! Decides leases as a whole: requests, releases, renewals, their time and money, and the states they save.
 
 use holdfast_proto::command::{Command, CreateLease, CreateLeaseWith};
+use holdfast_proto::condition;
+use holdfast_proto::device::ModelName;
 use holdfast_proto::event::{Event, LeaseRequested};
 use holdfast_proto::id::{Fence, LeaseId, ProjectId};
 use holdfast_proto::lease::{EndReason, LeaseStatus};
+use holdfast_proto::limits::DEVICE_MILLI;
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tenant::Principal;
 use holdfast_proto::time::Span;
@@ -49,6 +52,11 @@ fn goes_on(lease: &Lease) -> Result<(), Rejection> {
 
 /// Decides a new lease. It starts pending: devices are granted later, by a placement.
 pub(super) fn create(draft: &mut Draft, project: Option<&ProjectId>, create: &CreateLease) -> Result<(), Rejection> {
+    request(draft, project, create, DEVICE_MILLI)
+}
+
+/// Decides the request for a lease that holds `milli` of each of its devices.
+fn request(draft: &mut Draft, project: Option<&ProjectId>, create: &CreateLease, milli: u16) -> Result<(), Rejection> {
     draft.tenant(&create.tenant)?;
     shape::request(&create.request)?;
     shape::terms(&create.terms)?;
@@ -62,6 +70,7 @@ pub(super) fn create(draft: &mut Draft, project: Option<&ProjectId>, create: &Cr
     quota(draft, create)?;
     models(draft, create)?;
     fits(draft, create)?;
+    limits(draft, create, milli)?;
     draft.emit(Event::LeaseRequested(Box::new(LeaseRequested {
         // The id is the log index, so two replicas cannot name one lease differently.
         lease: LeaseId::from_index(draft.index()),
@@ -84,7 +93,7 @@ pub(super) fn create_with(
     asked: &CreateLeaseWith,
 ) -> Result<(), Rejection> {
     shape::conditions(draft.state().cluster.level, &asked.lease.request, &asked.conditions)?;
-    create(draft, project, &asked.lease)?;
+    request(draft, project, &asked.lease, condition::milli(&asked.conditions))?;
     draft.emit(Event::LeaseConditioned {
         lease: LeaseId::from_index(draft.index()),
         conditions: asked.conditions.clone(),
@@ -127,6 +136,36 @@ fn models(draft: &Draft, create: &CreateLease) -> Result<(), Rejection> {
         .find(|model| state.price(state.cluster.tariff, model, plan).is_none())
     {
         Some(model) => Err(Rejection::PriceUnknown { model: model.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks the tenant's limits: one accepted model must be left for all devices, and the least that they cost.
+fn limits(draft: &Draft, create: &CreateLease, milli: u16) -> Result<(), Rejection> {
+    let (state, tenant, request) = (draft.state(), &create.tenant, &create.request);
+    if state.limits_of(tenant).is_empty() {
+        return Ok(());
+    }
+    let left = state.left(tenant, &state.used_by(tenant), None);
+    let present = state.models();
+    let accepts = |model: &&ModelName| request.models.is_empty() || request.models.contains(model);
+    let models: Vec<ModelName> = present.iter().filter(accepts).cloned().collect();
+    let most = models.iter().map(|model| left.of(model)).max().unwrap_or(u32::MAX);
+    if request.devices_min > most {
+        return Err(Rejection::ModelQuotaExceeded {
+            tenant: tenant.clone(),
+            models,
+            asked: request.devices_min,
+            left: most,
+        });
+    }
+    let asked_micros = state.least_rate(request, create.terms.plan, state.cluster.tariff, milli);
+    match left.micros_per_hour.filter(|left| asked_micros > *left) {
+        Some(left_micros) => Err(Rejection::SpendQuotaExceeded {
+            tenant: tenant.clone(),
+            asked_micros,
+            left_micros,
+        }),
         None => Ok(()),
     }
 }

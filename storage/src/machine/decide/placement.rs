@@ -42,6 +42,7 @@ pub(super) fn commit(
     }
     let slots = check(draft, &lease, allocations)?;
     let micros_per_hour = rate(draft, &lease, &slots)?;
+    limits(draft, &lease, &slots, micros_per_hour)?;
     let restore = restore_point(draft, &lease)?;
     if let Some(last) = &lease.placement {
         release(draft, id, last);
@@ -120,6 +121,35 @@ fn quota(draft: &Draft, lease: &Lease, devices: u32) -> Result<(), Rejection> {
             left,
         }),
         false => Ok(()),
+    }
+}
+
+/// Checks that what is granted is within the tenant's limits on models and money.
+fn limits(draft: &Draft, lease: &Lease, slots: &[Arc<Slot>], micros_per_hour: u64) -> Result<(), Rejection> {
+    let (state, tenant) = (draft.state(), &lease.requested.tenant);
+    if state.limits_of(tenant).is_empty() {
+        return Ok(());
+    }
+    let left = state.left(tenant, &state.used_by(tenant), Some(lease));
+    for (model, left) in &left.models {
+        let granted = slots.iter().filter(|slot| slot.device.model == *model).count();
+        let asked = u32::try_from(granted).unwrap_or(u32::MAX);
+        if asked > *left {
+            return Err(Rejection::ModelQuotaExceeded {
+                tenant: tenant.clone(),
+                models: vec![model.clone()],
+                asked,
+                left: *left,
+            });
+        }
+    }
+    match left.micros_per_hour.filter(|left| micros_per_hour > *left) {
+        Some(left_micros) => Err(Rejection::SpendQuotaExceeded {
+            tenant: tenant.clone(),
+            asked_micros: micros_per_hour,
+            left_micros,
+        }),
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use holdfast_proto::condition::{CONDITIONS_MAX, Condition, LEVEL};
+use holdfast_proto::condition::{CONDITIONS_MAX, Condition, LEVEL, PREFERRED_MAX, WEIGHT_MAX, Weight};
 use holdfast_proto::id::Name;
 use holdfast_proto::lease::{ResourceRequest, Terms};
 use holdfast_proto::limits::{
@@ -162,9 +162,51 @@ pub(super) fn conditions(level: u32, request: &ResourceRequest, conditions: &[Co
                 within("share in thousandths of a device", share.milli, 1..=DEVICE_MILLI - 1)?;
                 within("devices of which a share is asked", request.devices_max, 1..=1)?;
             }
+            Condition::Prefer(prefer) => {
+                weights("model", &prefer.models, &request.models)?;
+                weights("zone", &prefer.zones, &request.zones)?;
+                let named = prefer.models.len() + prefer.zones.len();
+                within("number of preferences", named, 1..=2 * PREFERRED_MAX)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Checks what is preferred: each once, within bounds, and nothing that the request rules out.
+fn weights(what: &str, weights: &[Weight], accepted: &[Name]) -> Result<(), Rejection> {
+    within(
+        &format!("number of preferred {what}s"),
+        weights.len(),
+        0..=PREFERRED_MAX,
+    )?;
+    for (place, weight) in weights.iter().enumerate() {
+        name(&format!("preferred {what}"), &weight.name)?;
+        within(
+            &format!("weight of {what} {}", weight.name),
+            weight.weight,
+            1..=WEIGHT_MAX,
+        )?;
+        if weights[..place].iter().any(|other| other.name == weight.name) {
+            return Err(out_of_range(
+                &format!("preferred {what}"),
+                &weight.name,
+                "each named once",
+            ));
+        }
+        if !accepted.is_empty() && !accepted.contains(&weight.name) {
+            return Err(out_of_range(
+                &format!("preferred {what}"),
+                &weight.name,
+                &format!("one that the request accepts: {}", listed(accepted)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn listed(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Checks terms on their own.

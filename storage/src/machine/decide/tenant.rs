@@ -1,13 +1,14 @@
-//! Decides tokens, tenants and prices.
+//! Decides tokens, tenants, what they may have, and prices.
 
 use holdfast_proto::command::Command;
+use holdfast_proto::condition::LEVEL;
 use holdfast_proto::event::Event;
-use holdfast_proto::id::{Digest, TokenId};
-use holdfast_proto::limits::JOIN_TOKEN_MS_MAX;
+use holdfast_proto::id::{Digest, Name, TenantId, TokenId};
+use holdfast_proto::limits::{CAP_MICROS_MAX, JOIN_TOKEN_MS_MAX, TENANT_LIMITS_MAX};
 use holdfast_proto::node::NodeRole;
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::tariff::Tariff;
-use holdfast_proto::tenant::{AccessToken, JoinToken, Role};
+use holdfast_proto::tenant::{AccessToken, JoinToken, Limit, Role};
 use holdfast_proto::time::Span;
 
 use super::super::draft::Draft;
@@ -38,6 +39,7 @@ pub(super) fn decide(draft: &mut Draft, command: &Command) -> Result<(), Rejecti
             });
             Ok(())
         }
+        Command::SetLimits { tenant, limits } => set_limits(draft, tenant, limits),
         Command::SetTariff(tariff) => {
             check_tariff(tariff)?;
             let next = draft.state().cluster.tariff.saturating_add(1);
@@ -46,6 +48,43 @@ pub(super) fn decide(draft: &mut Draft, command: &Command) -> Result<(), Rejecti
             Ok(())
         }
         _ => unreachable!("decide.rs routes tenant commands only"),
+    }
+}
+
+/// Sets bounds; those that are not named stay, so that two operators who set different ones do not undo each other.
+fn set_limits(draft: &mut Draft, tenant: &TenantId, limits: &[Limit]) -> Result<(), Rejection> {
+    draft.tenant(tenant)?;
+    shape::level(draft.state().cluster.level, LEVEL, "limits")?;
+    shape::within("number of limits", limits.len(), 1..=TENANT_LIMITS_MAX)?;
+    for (place, limit) in limits.iter().enumerate() {
+        if limits[..place].iter().any(|other| other.is_about_the_same(limit)) {
+            return Err(shape::out_of_range("limits", "the same one twice", "each named once"));
+        }
+        match limit {
+            Limit::Model(limit) => shape::name("model", &limit.model)?,
+            Limit::Spend(limit) => {
+                let most = limit.micros_per_hour_max.unwrap_or(0);
+                shape::within("micro-units for one hour", most, 0..=CAP_MICROS_MAX)?;
+            }
+        }
+    }
+    let mut all = draft.state().limits_of(tenant).to_vec();
+    all.retain(|old| !limits.iter().any(|new| new.is_about_the_same(old)));
+    all.extend(limits.iter().filter(|limit| limit.binds()).cloned());
+    all.sort_by(|one, other| place_of(one).cmp(&place_of(other)));
+    shape::within("number of limits in all", all.len(), 0..=TENANT_LIMITS_MAX)?;
+    draft.emit(Event::LimitsSet {
+        tenant: tenant.clone(),
+        limits: all,
+    });
+    Ok(())
+}
+
+/// Where a limit stands among a tenant's: models by name, then money.
+fn place_of(limit: &Limit) -> (u8, Option<&Name>) {
+    match limit {
+        Limit::Model(limit) => (0, Some(&limit.model)),
+        Limit::Spend(_) => (1, None),
     }
 }
 

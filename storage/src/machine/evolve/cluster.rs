@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use holdfast_proto::condition::LEVEL;
 use holdfast_proto::event::{Event, EventRecord};
 use holdfast_proto::id::TokenId;
 use holdfast_proto::limits::JOIN_TOKEN_MS_MAX;
@@ -10,7 +11,7 @@ use holdfast_proto::tariff::Tariff;
 use holdfast_proto::tenant::JoinToken;
 use holdfast_proto::time::{Span, Timestamp};
 
-use super::super::state::{Access, Join, State, StateHash, Tenant};
+use super::super::state::{Access, Join, Lease, State, StateHash, Tenant};
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
     match &record.event {
@@ -38,13 +39,34 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
                 state.tenants.insert(tenant.clone(), tenant_state);
             }
         },
+        Event::LimitsSet { tenant, limits } => {
+            if limits.is_empty() {
+                state.limits.remove(tenant);
+            } else if state.tenants.contains_key(tenant) {
+                state.limits.insert(tenant.clone(), Arc::new(limits.clone()));
+            }
+        }
         Event::TariffSet(tariff) => tariff_set(state, tariff),
         Event::StateHashRecorded { at, hash } => {
             state.cluster.hashed = Some(StateHash { at: *at, hash: *hash });
         }
-        Event::MachineLevelRaised { level } => state.cluster.level = *level,
+        Event::MachineLevelRaised { level } => level_raised(state, *level, record.at),
         Event::TimeSet { time } => state.cluster.time_floor = *time,
         _ => {}
+    }
+}
+
+/// Puts rules in force. Those of [`LEVEL`] count what tenants have, from what they have at that time on.
+fn level_raised(state: &mut State, level: u32, at: Timestamp) {
+    let counts = state.cluster.level < LEVEL && level >= LEVEL;
+    state.cluster.level = level;
+    if !counts {
+        return;
+    }
+    let had = |lease: &Arc<Lease>| Some((lease.requested.tenant.clone(), lease.placement.as_ref()?.devices()));
+    let have: Vec<_> = state.live_leases().filter_map(had).collect();
+    for (tenant, devices) in have {
+        super::lease::have(state, &tenant, 0, devices, at);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_proto::device::ModelName;
-use holdfast_proto::id::NodeId;
+use holdfast_proto::id::{LeaseId, NodeId, TenantId};
 use holdfast_proto::node::NodeStatus;
 
 use super::super::state::{Index, Node, Shape, State};
@@ -14,7 +14,7 @@ impl State {
         let mut index = Index::default();
         for (id, lease) in &self.leases {
             if let Some(key) = lease.queue_key() {
-                index.waiting.insert(key, ());
+                index.enter(key, &lease.requested.tenant);
             }
             index.share(self.milli_of(*id), lease);
             for member in lease.placements().flat_map(|placement| &placement.members) {
@@ -69,5 +69,19 @@ impl State {
         };
         let count = self.index.shapes.get(&shape).copied().unwrap_or(0);
         self.index.shapes.insert(shape, count + 1);
+    }
+}
+
+impl Index {
+    /// Puts a lease of a tenant into the queue.
+    pub(super) fn enter(&mut self, (class, lease): (u16, LeaseId), tenant: &TenantId) {
+        self.waiting.insert((class, lease), ());
+        self.queues.insert((class, tenant.clone(), lease), ());
+    }
+
+    /// Takes it out.
+    pub(super) fn leave(&mut self, (class, lease): (u16, LeaseId), tenant: &TenantId) {
+        self.waiting.remove(&(class, lease));
+        self.queues.remove(&(class, tenant.clone(), lease));
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use holdfast_proto::condition::LEVEL;
 use holdfast_proto::event::{Event, EventRecord, LeaseRequested};
 use holdfast_proto::id::{Epoch, LeaseId, TenantId};
 use holdfast_proto::lease::{EndReason, LeaseStatus};
-use holdfast_proto::time::Span;
+use holdfast_proto::time::{Span, Timestamp};
 
 use super::super::meter;
-use super::super::state::{CHECKPOINTS_KEPT, ENDED_LEASE_MS, ENDED_LEASES_MAX, Lease, Meter, State};
+use super::super::state::{CHECKPOINTS_KEPT, ENDED_LEASE_MS, ENDED_LEASES_MAX, Lease, Meter, Placement, State};
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
     let at = record.at;
@@ -99,7 +100,7 @@ fn lease_requested(state: &mut State, requested: &LeaseRequested, record: &Event
         exit_code: None,
     };
     if let Some(key) = lease.queue_key() {
-        state.index.waiting.insert(key, ());
+        state.index.enter(key, &requested.tenant);
     }
     state.leases.insert(requested.lease, Arc::new(lease));
     hold(state, &requested.tenant, 0, devices);
@@ -112,10 +113,22 @@ pub(super) fn hold(state: &mut State, tenant: &TenantId, before: u32, now: u32) 
     }
 }
 
+/// Counts `now` placed devices of the tenant where there were `before`, from the level on that knows of usage.
+pub(super) fn have(state: &mut State, tenant: &TenantId, before: u32, now: u32, at: Timestamp) {
+    if state.cluster.level < LEVEL || (before == now && !state.usage.contains_key(tenant)) {
+        return;
+    }
+    let mut usage = state.usage_of(tenant);
+    usage.change(before, now, at);
+    state.usage.insert(tenant.clone(), usage);
+}
+
 fn ended(state: &mut State, lease: LeaseId, reason: EndReason, record: &EventRecord) {
     let Some(known) = state.leases.get(&lease) else { return };
     let (tenant, devices) = (known.requested.tenant.clone(), known.devices);
+    let had = known.placement.as_ref().map_or(0, Placement::devices);
     hold(state, &tenant, devices, 0);
+    have(state, &tenant, had, 0, record.at);
     state.change_lease(lease, |lease| {
         lease.enter(LeaseStatus::Ended(reason), record.at);
         lease.earlier.clear();

@@ -7,7 +7,7 @@ use holdfast_proto::placement::{Allocation, Exit};
 use holdfast_proto::workload::Checkpoint;
 
 use super::super::state::{Holder, Lease, Member, Placement, Run, State};
-use super::lease::hold;
+use super::lease::{have, hold};
 
 pub(super) fn fold(state: &mut State, record: &EventRecord) {
     match &record.event {
@@ -54,13 +54,9 @@ pub(super) fn fold(state: &mut State, record: &EventRecord) {
             exit,
         } => exited(state, *lease, *epoch, *attempt, *node, exit),
         Event::AttemptEnded { lease, .. } => state.change_lease(*lease, |lease| attempt_ended(lease, record)),
-        Event::LeaseEvicted { lease, epoch, .. } => state.change_lease(*lease, |lease| {
-            // It is not the lease's fault that it has to go: however often that happens, it uses up no attempts.
-            lease.failed_attempts = 0;
-            if let Some(placement) = lease.placement_mut(*epoch) {
-                placement.given_up = true;
-            }
-        }),
+        Event::LeaseEvicted { lease, epoch, .. } | Event::LeasePreempted { lease, epoch, .. } => {
+            sent_away(state, *lease, *epoch);
+        }
         Event::AllocationEnded { lease, epoch, node } => released(state, *lease, *epoch, *node),
         _ => {}
     }
@@ -99,7 +95,9 @@ fn granted(
 fn committed(state: &mut State, lease: LeaseId, placement: Placement) {
     let Some(known) = state.leases.get(&lease) else { return };
     let (tenant, before, now) = (known.requested.tenant.clone(), known.devices, placement.devices());
+    let had = known.placement.as_ref().map_or(0, Placement::devices);
     hold(state, &tenant, before, now);
+    have(state, &tenant, had, now, placement.granted);
     let epoch = placement.epoch;
     for member in &placement.members {
         state.index.on_node.insert((member.allocation.node, lease), ());
@@ -119,6 +117,16 @@ fn committed(state: &mut State, lease: LeaseId, placement: Placement) {
         lease
             .earlier
             .extend(last.filter(|last| last.members.iter().any(|member| !member.released)));
+    });
+}
+
+/// It is not the lease's fault that it has to go: however often that happens, it uses up no attempts.
+fn sent_away(state: &mut State, lease: LeaseId, epoch: Epoch) {
+    state.change_lease(lease, |lease| {
+        lease.failed_attempts = 0;
+        if let Some(placement) = lease.placement_mut(epoch) {
+            placement.given_up = true;
+        }
     });
 }
 
