@@ -43,10 +43,10 @@ fn faded(ms: u64) -> u128 {
     if halves >= 48 {
         return 0;
     }
-    // 2^-x = e^-y for the part of a half-life that remains; the series of e^-y is exact to a few units after ten terms.
+    // 2^-x = e^-y for the part of a half-life that remains; the series of e^-y is exact to a few units after sixteen terms.
     let y = u128::from(ms % HALF_LIFE_MS) * LN_2 / u128::from(HALF_LIFE_MS);
     let (mut plus, mut minus, mut term) = (ONE, 0, ONE);
-    for place in 1..=10 {
+    for place in 1..=16 {
         term = term * y / ONE / place;
         match place % 2 {
             1 => minus += term,
