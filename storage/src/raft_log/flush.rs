@@ -86,6 +86,7 @@ fn drain<RT: AsyncRuntime>(
     jobs: &mpsc::Receiver<Job<RT>>,
     mut observer: Option<Box<dyn SyncObserver>>,
 ) {
+    let mut preparing = None;
     while let Ok(first) = jobs.recv() {
         let group = writer.write(group(std::iter::once(first).chain(jobs.try_iter())));
         if let Some(observer) = &mut observer {
@@ -97,10 +98,15 @@ fn drain<RT: AsyncRuntime>(
         }
         if let Some(spare) = spare {
             // Zeroing a segment takes longer than many syncs. When no thread can be had, the writer makes it itself.
-            let _ = thread::Builder::new()
+            preparing = thread::Builder::new()
                 .name("holdfast-segment".into())
-                .spawn(move || spare.run());
+                .spawn(move || spare.run())
+                .ok();
         }
+    }
+    // Whoever opens the folder next finds nobody at work in it.
+    if let Some(preparing) = preparing {
+        let _ = preparing.join();
     }
     writer.close();
 }
