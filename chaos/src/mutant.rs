@@ -30,7 +30,7 @@ pub enum Mutant {
     WallClockInApply,
     /// A follower leaves out what an entry says, now and then.
     ApplySkips,
-    /// A follower applies two neighbours in the wrong order, now and then.
+    /// A follower applies the first two of a batch in the wrong order.
     ApplySwaps,
     /// A follower takes in a snapshot and keeps its old state.
     SnapshotNotInstalled,

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use crate::report::{Counts, Report};
 use crate::trace::{Event, Kind};
+use crate::world::people::{CLIENTS, SUBSCRIBERS};
 
 /// Width of the picture, and of the names left of it, in pixels.
 const WIDTH: f64 = 1_100.0;
@@ -19,9 +20,6 @@ const CURVES: f64 = 160.0;
 const POINTS_MAX: usize = 300;
 /// Events shown at the end of a page.
 const EVENTS_SHOWN: usize = 200;
-/// Hosts of clients begin here.
-const FIRST_CLIENT: u64 = 1_000;
-const FIRST_SUBSCRIBER: u64 = 2_000;
 
 /// One stretch of time on a lane, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +58,7 @@ impl Times {
         let mut fell: BTreeMap<u64, u64> = BTreeMap::new();
         for event in events {
             let (at_ns, host) = (event.at_ns, event.host);
-            let replica = (1..FIRST_CLIENT).contains(&host);
+            let replica = (1..CLIENTS).contains(&host);
             // Only a task that runs shows that the process is back: packets to it are lost all the time.
             if event.kind == Kind::Poll
                 && let Some(from_ns) = fell.remove(&host)
@@ -79,8 +77,8 @@ impl Times {
                     lane.applied.push((at_ns, event.words[0]));
                 }
                 Kind::Fault => times.faults.push((at_ns, event.words[0])),
-                Kind::Operation if host < FIRST_SUBSCRIBER => {
-                    let client = times.requests.entry(host - FIRST_CLIENT.min(host)).or_default();
+                Kind::Operation if (CLIENTS..SUBSCRIBERS).contains(&host) => {
+                    let client = times.requests.entry(host - CLIENTS).or_default();
                     client.push((at_ns, event.words[1]));
                 }
                 _ => {}

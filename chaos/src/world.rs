@@ -71,6 +71,9 @@ const MAKE_UP_SECS: u64 = 20;
 /// How long a healed cluster may take to converge and serve.
 const HEAL_MS: u64 = 20_000;
 
+/// The client that asks a healed cluster.
+const VISITOR: u64 = 99;
+
 /// Subscribers, and how long the slowest of each waits between two reads.
 const SUBSCRIBERS: [(u64, u64); 2] = [(1, 40), (2, 900)];
 
@@ -146,11 +149,11 @@ async fn live(options: Options, plan: Plan, judge: Judge) -> Ended {
     found(&cluster).await;
 
     let clients: Vec<_> = (1..=options.clients)
-        .map(|number| runtime::spawn_on(Host(1_000 + number), people::client(cluster.clone(), number)))
+        .map(|number| runtime::spawn_on(Host(people::CLIENTS + number), people::client(cluster.clone(), number)))
         .collect();
     for (number, speed_ms) in SUBSCRIBERS {
         runtime::spawn_on(
-            Host(2_000 + number),
+            Host(people::SUBSCRIBERS + number),
             people::subscriber(cluster.clone(), number, speed_ms),
         );
     }
@@ -234,7 +237,10 @@ async fn make_up(cluster: &Cluster, with_faults: bool) {
 /// Demands that a healed cluster serves a fresh request, and that its replicas come to stand at one index.
 async fn converge(cluster: &Cluster) {
     let give_up_ns = runtime::true_now_ns() + HEAL_MS * 1_000_000;
-    let served = runtime::spawn_on(Host(1_099), people::visitor(cluster.clone(), 99));
+    let served = runtime::spawn_on(
+        Host(people::CLIENTS + VISITOR),
+        people::visitor(cluster.clone(), VISITOR),
+    );
     if runtime::timeout(Duration::from_millis(HEAL_MS), served).await.is_err() {
         cluster
             .judge

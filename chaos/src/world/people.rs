@@ -32,8 +32,10 @@ use crate::workload::setup;
 /// Stands for the HTTP port of a node.
 const DOOR: Class = Class::Transfer;
 
-/// Hosts of clients and subscribers begin here.
-const FIRST_GUEST: u64 = 1_000;
+/// Hosts of clients and subscribers: those of one kind count from here.
+pub const CLIENTS: u64 = 1_000;
+/// See [`CLIENTS`].
+pub const SUBSCRIBERS: u64 = 2_000;
 
 /// How long a client goes on asking.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -114,7 +116,7 @@ pub async fn visitor(cluster: Cluster, number: u64) {
 }
 
 async fn request(cluster: &Cluster, client: &mut Client, number: u64, place: &mut usize) {
-    let host = Host(FIRST_GUEST + number);
+    let host = Host(CLIENTS + number);
     runtime::sleep(Duration::from_millis(client.think_ms())).await;
     let envelope = client.next(true_wall_ms());
     let knowledge = ask(cluster, client, host, place, &envelope).await;

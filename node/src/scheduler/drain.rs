@@ -44,7 +44,7 @@ pub enum Leaving {
     AtDeadline,
 }
 
-/// What becomes of a lease on a node that is drained.
+/// Tells it from the lease's state; the operator's deadline is not looked at.
 #[must_use]
 pub fn leaving(lease: &Lease) -> Leaving {
     let given_up = lease.placement.as_ref().is_none_or(|placement| placement.given_up);

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod asker_alone;
 mod healthy;
 mod machine;
 mod rules_alone;
