@@ -7,14 +7,19 @@
 pub mod acknowledged;
 pub mod agreement;
 pub mod content;
+pub mod linearize;
 pub mod occupancy;
+pub mod registers;
+pub mod renewal;
 pub mod stream;
 
 use std::fmt;
 use std::sync::Arc;
 
 use holdfast_proto::event::{EventRecord, RequestKey};
-use holdfast_proto::id::{Cursor, NodeId};
+use holdfast_proto::id::{Cursor, Generation, NodeId};
+
+use self::registers::{Ended, Register};
 
 /// Which run of which replica observed something: a replica that restarts begins a new life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,6 +127,44 @@ pub enum Observation {
         /// Digest of the event.
         content: u64,
     },
+    /// A node was renewed: its work may run for longer.
+    Renewed {
+        /// The node.
+        node: NodeId,
+        /// In this generation of its lease.
+        generation: Generation,
+        /// Until when, in true time.
+        until_ns: u64,
+    },
+    /// It is decided that a node is lost: its work may be started elsewhere.
+    Lost {
+        /// The node.
+        node: NodeId,
+        /// The generation that ended.
+        generation: Generation,
+        /// When, in true time.
+        at_ns: u64,
+    },
+    /// A client, or a node on its own account, asks to read or write a register.
+    Called {
+        /// The call, by a number of its own.
+        call: u64,
+        /// When, in true time.
+        at_ns: u64,
+        /// The register.
+        register: Register,
+        /// What is to be written, if it is no read.
+        write: Option<u64>,
+    },
+    /// The answer to a call came.
+    Returned {
+        /// The call.
+        call: u64,
+        /// When, in true time.
+        at_ns: u64,
+        /// What the answer was.
+        ended: Ended,
+    },
 }
 
 /// A broken invariant.
@@ -152,6 +195,11 @@ pub trait Checker {
     fn finish(&mut self) -> Result<(), String> {
         Ok(())
     }
+
+    /// What could not be decided, once the run is over.
+    fn undecided(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// All checkers over one run.
@@ -170,6 +218,8 @@ impl Default for Checkers {
                 Box::new(acknowledged::Acknowledged::default()),
                 Box::new(occupancy::Occupancy::default()),
                 Box::new(stream::Streams::default()),
+                Box::new(registers::Registers::default()),
+                Box::new(renewal::Renewal::default()),
             ],
             violations: Vec::new(),
             observations: 0,
@@ -206,6 +256,16 @@ impl Checkers {
                 });
             }
         }
+    }
+
+    /// What no checker could decide, each with the checker's name.
+    pub fn undecided(&self) -> Vec<String> {
+        let of = |checker: &Box<dyn Checker + Send>| {
+            let name = checker.name();
+            let told = |text: &String| format!("{name}: {text}");
+            checker.undecided().iter().map(told).collect::<Vec<_>>()
+        };
+        self.checkers.iter().flat_map(of).collect()
     }
 
     /// What broke, in order.

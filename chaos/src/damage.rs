@@ -102,7 +102,14 @@ async fn live(damage: Damage) -> Outcome {
         cluster.judge.violate("panic", text);
     }
     let silence_ms = silence.await.unwrap_or(u64::MAX);
-    let (counts, violations, _) = cluster.judge.finish();
+    let mut judged = cluster.judge.finish();
+    judged
+        .violations
+        .extend(judged.undecided.into_iter().map(|text| Violation {
+            checker: "undecided",
+            text,
+        }));
+    let (counts, violations) = (judged.counts, judged.violations);
     Outcome {
         violations,
         elections,

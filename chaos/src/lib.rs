@@ -13,6 +13,7 @@ pub mod disk;
 pub mod fault;
 pub mod mutant;
 pub mod net;
+pub mod nodelease;
 pub mod page;
 pub mod random;
 pub mod renewals;

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand, ValueEnum as _};
 use holdfast_chaos::case::{Case, REPLICAS_MAX};
 use holdfast_chaos::fault::Plan;
 use holdfast_chaos::mutant::{self, Hunted, Mutant};
+use holdfast_chaos::nodelease;
 use holdfast_chaos::page;
 use holdfast_chaos::renewals::{self, Outcome};
 use holdfast_chaos::report::{Report, Verdict};
@@ -120,6 +121,21 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Let nodes be killed, stopped and cut off: none may be declared lost while its work may run.
+    Losses {
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// How many.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+        /// Plant a bug, to see it caught.
+        #[arg(long, value_enum)]
+        mutant: Option<Mutant>,
+        /// Print one line of JSON for each.
+        #[arg(long)]
+        json: bool,
+    },
     /// Let many healthy nodes renew their leases through changes of the leader; none may notice.
     Renewals {
         /// The seed.
@@ -201,6 +217,9 @@ fn carry_out(verb: Verb) -> Result<Verdict, Box<dyn Error>> {
             world,
         } => {
             let plan = plan.map(|file| read_plan(&file, world.nodes)).transpose()?;
+            if world.mutant.is_some_and(Mutant::is_of_node_lease) {
+                return Err("that bug breaks the node lease; plant it with `losses --mutant`".into());
+            }
             let options = world.options(plan, dump.is_some());
             let report = world::run(seed, &options);
             if let Some(file) = keep {
@@ -236,6 +255,12 @@ fn carry_out(verb: Verb) -> Result<Verdict, Box<dyn Error>> {
             Ok(sweep.verdict())
         }
         Verb::Mutants { seeds, only, json } => Ok(mutants(seeds, only, json)),
+        Verb::Losses {
+            from,
+            count,
+            mutant,
+            json,
+        } => Ok(losses(from, count, mutant, json)),
         Verb::Renewals {
             seed,
             nodes,
@@ -427,6 +452,43 @@ fn mutants(seeds: u64, only: Vec<Mutant>, json: bool) -> Verdict {
     } else {
         Verdict::Pass
     }
+}
+
+fn losses(from: u64, count: u64, mutant: Option<Mutant>, json: bool) -> Verdict {
+    let mut verdict = Verdict::Void;
+    for seed in from..from.saturating_add(count) {
+        let outcome = nodelease::run(seed, mutant);
+        if json {
+            println!("{}", serde_json::to_string(&outcome).expect("plain data serialises"));
+        } else {
+            let nodelease::Outcome {
+                renewals,
+                losses,
+                leader_changes,
+                trace,
+                violations,
+                ..
+            } = &outcome;
+            for violation in violations {
+                println!("violation: {violation}");
+            }
+            println!(
+                "trace {trace} seed {seed}: {renewals} renewals, {losses} losses, {leader_changes} leader changes"
+            );
+        }
+        // Losses are what is to be proven right.
+        let own = match (outcome.violations.is_empty(), outcome.losses) {
+            (false, _) => Verdict::Violation,
+            (true, 0) => Verdict::Void,
+            (true, _) => Verdict::Pass,
+        };
+        verdict = match (verdict, own) {
+            (Verdict::Violation, _) | (_, Verdict::Violation) => Verdict::Violation,
+            (Verdict::Pass, _) | (_, Verdict::Pass) => Verdict::Pass,
+            _ => Verdict::Void,
+        };
+    }
+    verdict
 }
 
 fn renewals(seed: u64, nodes: u64, changes: u64, json: bool) -> Verdict {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::Verdict;
+use crate::nodelease;
 use crate::world::{self, Options};
 
 /// Bugs that can be planted.
@@ -40,6 +40,22 @@ pub enum Mutant {
     DoneToldAsRefused,
     /// A retry comes under another request id, so that it is served twice.
     RetryServedTwice,
+    /// A read that is to be fresh is answered from what the replica has, without asking who leads.
+    StaleRead,
+    /// A leader answers reads from what it has, without asking a quorum whether it still leads.
+    UnconfirmedRead,
+    /// Requests are not remembered: one that is sent again is served again.
+    DedupForgotten,
+    /// A leader that restarts leads on in its old term, as openraft does by default.
+    LeaderRestored,
+    /// A leader answers renewals without asking a quorum whether it still leads.
+    RenewalWithoutRound,
+    /// A leader goes on to renew a node that it has given up.
+    RenewalAfterGivingUp,
+    /// A leader declares a node lost without waiting until its work has stopped.
+    LossWithoutWait,
+    /// The clocks of two nodes are slower than any is allowed to be.
+    ClockBeyondRho,
     /// A reader of events misses one, now and then.
     EventMissed,
     /// A reader of events gets one twice, now and then.
@@ -59,26 +75,37 @@ pub struct Caught {
     pub checker: Option<String>,
 }
 
+impl Mutant {
+    /// Reports whether it breaks a rule of the node lease, which has worlds of its own.
+    pub const fn is_of_node_lease(self) -> bool {
+        matches!(
+            self,
+            Self::RenewalWithoutRound | Self::RenewalAfterGivingUp | Self::LossWithoutWait | Self::ClockBeyondRho
+        )
+    }
+
+    /// The checker that catches it under a seed, if one does.
+    fn caught(self, seed: u64) -> Option<&'static str> {
+        let violations = if self.is_of_node_lease() {
+            nodelease::run(seed, Some(self)).violations
+        } else {
+            let options = Options {
+                mutant: Some(self),
+                ..Options::default()
+            };
+            world::run(seed, &options).violations
+        };
+        violations.first().map(|violation| violation.checker)
+    }
+}
+
 /// Lets a bug go through seeds from 1 on, until one catches it.
 pub fn hunt(mutant: Mutant, seeds_max: u64) -> Caught {
-    let options = Options {
-        mutant: Some(mutant),
-        ..Options::default()
-    };
-    for seed in 1..=seeds_max {
-        let report = world::run(seed, &options);
-        if report.verdict() == Verdict::Violation {
-            return Caught {
-                mutant,
-                seeds: Some(seed),
-                checker: report.violations.first().map(|violation| violation.checker.to_owned()),
-            };
-        }
-    }
+    let caught = (1..=seeds_max).find_map(|seed| Some((seed, mutant.caught(seed)?)));
     Caught {
         mutant,
-        seeds: None,
-        checker: None,
+        seeds: caught.map(|(seed, _)| seed),
+        checker: caught.map(|(_, checker)| checker.to_owned()),
     }
 }
 

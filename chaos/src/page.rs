@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::report::{Counts, Report};
-use crate::trace::{Event, Kind};
+use crate::trace::{Event, Kind, LEASE_PHASES};
 use crate::world::people::{CLIENTS, SUBSCRIBERS};
 
 /// Width of the picture, and of the names left of it, in pixels.
@@ -16,6 +16,9 @@ const NAMES: f64 = 110.0;
 /// Height of a lane, and of the curves, in pixels.
 const LANE: f64 = 26.0;
 const CURVES: f64 = 160.0;
+/// Height of a lease's row, in pixels, and how many are shown.
+const ROW: f64 = 8.0;
+const LEASES_MAX: usize = 60;
 /// Points of a curve at most.
 const POINTS_MAX: usize = 300;
 /// Events shown at the end of a page.
@@ -46,6 +49,8 @@ struct Times {
     faults: Vec<(u64, u64)>,
     /// Outcome of a request, by time, for each client.
     requests: BTreeMap<u64, Vec<(u64, u64)>>,
+    /// Phase of each lease, by time.
+    leases: BTreeMap<u64, Vec<(u64, u64)>>,
 }
 
 impl Times {
@@ -75,6 +80,10 @@ impl Times {
                 Kind::Apply if replica => {
                     let lane = times.replicas.entry(host).or_default();
                     lane.applied.push((at_ns, event.words[0]));
+                }
+                Kind::Lease => {
+                    let lease = times.leases.entry(event.words[0]).or_default();
+                    lease.push((at_ns, event.words[1]));
                 }
                 Kind::Fault => times.faults.push((at_ns, event.words[0])),
                 Kind::Operation if (CLIENTS..SUBSCRIBERS).contains(&host) => {
@@ -139,6 +148,35 @@ impl Times {
         let _ = write!(svg, r#"<polyline class="curve c{}" points="{points}"/>"#, number % 5);
     }
 
+    /// One row for each lease, of those that were placed and did most; gives where it ends.
+    fn leases(&self, svg: &mut String, top: f64) -> f64 {
+        let placed = |phases: &[(u64, u64)]| phases.iter().any(|(_, phase)| *phase > 0);
+        let mut rows: Vec<(&u64, &Vec<(u64, u64)>)> = self.leases.iter().filter(|(_, phases)| placed(phases)).collect();
+        rows.sort_by_key(|(lease, phases)| (std::cmp::Reverse(phases.len()), **lease));
+        rows.truncate(LEASES_MAX);
+        rows.sort_by_key(|(lease, _)| **lease);
+        let _ = write!(svg, r#"<text x="0" y="{:.1}">leases</text>"#, top + 10.0);
+        let mut y = top;
+        for (lease, phases) in rows {
+            let ends = phases.iter().skip(1).map(|(at_ns, _)| *at_ns).chain([self.end_ns]);
+            for ((from_ns, phase), to_ns) in phases.iter().zip(ends) {
+                let phase = usize::try_from(*phase).unwrap_or(usize::MAX);
+                let Some(name) = LEASE_PHASES.get(phase).filter(|_| phase + 1 < LEASE_PHASES.len()) else {
+                    continue;
+                };
+                let (x, end) = (self.x(*from_ns), self.x(to_ns));
+                let _ = write!(
+                    svg,
+                    r#"<rect class="{name}" x="{x:.1}" y="{y:.1}" width="{:.1}" height="{:.1}"><title>lease-{lease} {name}</title></rect>"#,
+                    (end - x).max(1.0),
+                    ROW - 2.0
+                );
+            }
+            y += ROW;
+        }
+        y
+    }
+
     fn picture(&self, report: &Report) -> String {
         let (mut svg, mut y) = (String::new(), 24.0);
         let name = |svg: &mut String, y: f64, text: &str| {
@@ -191,7 +229,8 @@ impl Times {
         for (number, lane) in self.replicas.values().enumerate() {
             self.curve(&mut svg, lane, number, y, index_max);
         }
-        let height = y + CURVES + 8.0;
+        y += CURVES + 16.0;
+        let height = self.leases(&mut svg, y) + 8.0;
         format!(r#"<svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="what happened when">{svg}</svg>"#)
     }
 }
@@ -208,7 +247,7 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-fn counted(counts: &Counts) -> [(&'static str, u64); 9] {
+fn counted(counts: &Counts) -> [(&'static str, u64); 10] {
     [
         ("commands committed", counts.commands),
         ("changes of the leader", counts.leader_changes),
@@ -218,6 +257,7 @@ fn counted(counts: &Counts) -> [(&'static str, u64); 9] {
         ("requests acknowledged", counts.acknowledged),
         ("requests refused", counts.refused),
         ("requests of unknown fate", counts.unknown),
+        ("fresh reads", counts.reads),
         ("observations judged", counts.observations),
     ]
 }
@@ -231,7 +271,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1140px;ma
 background:#fff}table{border-collapse:collapse}td,th{padding:.15em .8em .15em 0;text-align:left;vertical-align:top}\
 pre{font-size:12px;overflow:auto;background:#f4f6f8;padding:.8em}svg{width:100%;font-size:12px}svg text{fill:currentColor}\
 .time{opacity:.6}.up{fill:#d7e3f0}.leads{fill:#2f6fb7}.down{fill:#c0392b}.fault{stroke:#8e44ad;stroke-width:3}\
-.done{stroke:#2e8b57}.refused{stroke:#b9770e}.unknown{stroke:#c0392b;stroke-width:2}.curve{fill:none;stroke-width:1.5}\
+.waits{fill:#cfd6de}.placed{fill:#e0b050}.runs{fill:#2e8b57}.frozen{fill:#8e44ad}.done{stroke:#2e8b57}.refused{stroke:#b9770e}.unknown{stroke:#c0392b;stroke-width:2}.curve{fill:none;stroke-width:1.5}\
 .c0{stroke:#2f6fb7}.c1{stroke:#2e8b57}.c2{stroke:#b9770e}.c3{stroke:#8e44ad}.c4{stroke:#16808a}.bad{color:#c0392b}\
 code{overflow-wrap:anywhere}.key span{display:inline-block;margin-right:1.2em}@media(prefers-color-scheme:dark){body{background:#14181d;color:#dde3ea}\
 pre{background:#1d232b}.up{fill:#2b3a4a}}";
@@ -255,7 +295,8 @@ pub fn html(report: &Report) -> String {
     );
     page.push_str(
         "<p class=\"key\"><span>blue: leads</span><span>red: down</span><span>violet: a fault strikes</span>\
-         <span>green, brown, red ticks: acknowledged, refused, unknown</span></p>\n<h2>Counted</h2><table>",
+         <span>green, brown, red ticks: acknowledged, refused, unknown</span>\
+         <span>leases: grey waits, yellow placed, green runs, violet frozen</span></p>\n<h2>Counted</h2><table>",
     );
     for (what, count) in counted(&report.counts) {
         let _ = write!(page, "<tr><td>{what}<td>{count}");
@@ -329,6 +370,8 @@ mod tests {
             event(40, 1, Kind::Lose, [1, 0, 0]),
             event(50, 2, Kind::Lead, [2, 0, 0]),
             event(60, 1, Kind::Poll, [0, 0, 0]),
+            event(70, 0, Kind::Lease, [12, 1, 0]),
+            event(80, 0, Kind::Lease, [12, 2, 0]),
             event(90, 0, Kind::Fault, [3, 0, 0]),
         ]);
         let first = &times.replicas[&1];
@@ -340,6 +383,7 @@ mod tests {
         assert_eq!(times.replicas[&2].leads, [stretch(50, 90)]);
         assert_eq!((&*first.applied, &*times.faults), (&[(20, 7)][..], &[(90, 3)][..]));
         assert_eq!(times.requests[&2], [(25, 3)]);
+        assert_eq!(times.leases[&12], [(70, 1), (80, 2)]);
     }
 
     #[test]

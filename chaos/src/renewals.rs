@@ -5,7 +5,7 @@
 //! hurt a tenant: a node whose deadline passed (its work is frozen), and a node that was given up (its work may move).
 //! The one rule: every node here is healthy and heard, so whatever is counted is a fault of the control plane.
 
-mod voter;
+pub(crate) mod voter;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,16 @@ use holdfast_node::net::{Class, Transport};
 use holdfast_node::nodelease::answerer::{ClusterView, NodeView};
 use holdfast_node::nodelease::asker::{self, Applied, Asker, AskerSetup, Standing};
 use holdfast_node::nodelease::wire::{self, Message, Renew, Reply};
-use holdfast_node::nodelease::{Timing, Verdict};
+use holdfast_node::nodelease::{Rules, Timing, Verdict};
 use holdfast_proto::id::{Generation, Incarnation, LeaseId, NodeId};
 use holdfast_proto::node::NodeStatus;
 use holdfast_proto::time::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use self::voter::Ground;
 use crate::runtime::{self, Host, Simulated};
+use crate::world::assembly::Live;
 use crate::world::cluster::Cluster;
 use crate::world::judge::Judge;
 
@@ -101,6 +103,22 @@ impl Shared {
                 });
             }
         }
+    }
+}
+
+impl Ground for Shared {
+    type View = Picture;
+
+    fn view(&self, _: &Live) -> Picture {
+        Picture(held(&self.nodes).clone())
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::ALL
+    }
+
+    fn verdict(&self, _: &Live, _: NodeId, verdict: Verdict) {
+        self.accept(&verdict);
     }
 }
 

@@ -65,6 +65,12 @@ pub struct Counts {
     pub refused: u64,
     /// Requests whose fate their client does not know.
     pub unknown: u64,
+    /// Fresh reads that were answered.
+    pub reads: u64,
+    /// Renewals of node leases that came in.
+    pub renewals: u64,
+    /// Nodes that were declared lost.
+    pub losses: u64,
     /// Snapshots that replicas took in from others.
     pub snapshots_installed: u64,
     /// What checkers judged.
@@ -170,7 +176,7 @@ impl fmt::Display for Report {
         write!(
             out,
             "trace {trace:016x} seed {seed} {:?}: {events} events, {} commands, {} leader changes, {} crashes of which \
-             {} lossy, {} acknowledged, {} refused, {} unknown, {}.{:03} s simulated",
+             {} lossy, {} acknowledged, {} refused, {} unknown, {} reads, {}.{:03} s simulated",
             self.verdict(),
             counts.commands,
             counts.leader_changes,
@@ -179,6 +185,7 @@ impl fmt::Display for Report {
             counts.acknowledged,
             counts.refused,
             counts.unknown,
+            counts.reads,
             self.simulated_ms / 1_000,
             self.simulated_ms % 1_000
         )

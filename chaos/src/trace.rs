@@ -48,7 +48,12 @@ pub enum Kind {
     Lead = 15,
     /// Anything else that a world wants in its hash: a label's digest, a value.
     Note = 16,
+    /// It was decided that a lease begins a phase: lease, phase as [`LEASE_PHASES`] counts them.
+    Lease = 17,
 }
+
+/// Names of the phases of a lease, as [`Kind::Lease`] counts them.
+pub const LEASE_PHASES: [&str; 5] = ["waits", "placed", "runs", "frozen", "ended"];
 
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

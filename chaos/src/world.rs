@@ -12,6 +12,7 @@ pub mod judge;
 pub mod observe;
 pub mod people;
 pub mod planted;
+pub mod reads;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,14 +20,13 @@ use std::time::Duration;
 use holdfast_storage::types::Peer;
 
 use self::cluster::Cluster;
-use self::judge::Judge;
-use crate::check::Violation;
+use self::judge::{Judge, Judged};
 use crate::fault::Plan;
 use crate::mutant::Mutant;
 use crate::random::Stream;
-use crate::report::{Counts, LEADER_CHANGES_MIN, LOSSY_CRASHES_MIN, Report};
+use crate::report::{LEADER_CHANGES_MIN, LOSSY_CRASHES_MIN, Report};
 use crate::runtime::{self, Finished, Host, Simulated};
-use crate::trace::{Event, digest};
+use crate::trace::digest;
 use crate::workload::setup;
 
 /// How a run is set up.
@@ -92,7 +92,12 @@ pub fn run(seed: u64, options: &Options) -> Report {
 }
 
 fn report(seed: u64, options: &Options, plan: Plan, ended: Ended, finished: &Finished) -> Report {
-    let (counts, violations, mut recent) = ended.judged;
+    let Judged {
+        counts,
+        violations,
+        undecided,
+        mut recent,
+    } = ended.judged;
     if recent.is_empty() {
         recent = finished.trace.recent().copied().collect();
     }
@@ -104,7 +109,7 @@ fn report(seed: u64, options: &Options, plan: Plan, ended: Ended, finished: &Fin
         counts,
         traffic: ended.traffic,
         violations,
-        undecided: Vec::new(),
+        undecided,
         plan,
         replay: replay(seed, options),
         replicas: ended.replicas,
@@ -131,7 +136,7 @@ fn replay(seed: u64, options: &Options) -> String {
 
 /// What is left of a world besides its trace.
 struct Ended {
-    judged: (Counts, Vec<Violation>, Vec<Event>),
+    judged: Judged,
     traffic: crate::net::Traffic,
     replicas: Vec<String>,
 }

@@ -20,7 +20,7 @@ mod restore;
 mod scheduler;
 mod sockets;
 mod storage;
-mod view;
+pub mod view;
 mod work;
 
 use std::ffi::OsString;

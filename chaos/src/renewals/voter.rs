@@ -11,13 +11,13 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_node::consensus::leadership::{Lead, Leadership};
 use holdfast_node::net::{Class, Refusal, Service};
-use holdfast_node::nodelease::Timing;
-use holdfast_node::nodelease::answerer::{Answerer, Now, Output};
+use holdfast_node::nodelease::answerer::{Answerer, ClusterView, Now, Output, Verdict};
 use holdfast_node::nodelease::wire::{self, Message, Renew, Reply};
+use holdfast_node::nodelease::{Rules, Timing};
 use holdfast_proto::id::{NodeId, Nonce};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Picture, Shared, boot_ms, held};
+use super::boot_ms;
 use crate::runtime::{self, Host};
 use crate::world::assembly::Live;
 use crate::world::cluster::Cluster;
@@ -27,6 +27,21 @@ const ROUND_WAIT: Duration = Duration::from_secs(1);
 
 /// How often the world looks whether a machine has begun a new life.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// What a voter's answering side stands on: where it reads the state, and what becomes of its verdicts.
+pub(crate) trait Ground: Send + Sync + 'static {
+    /// The state as the protocol reads it.
+    type View: ClusterView + Send + Sync;
+
+    /// The state that this replica has reached.
+    fn view(&self, live: &Live) -> Self::View;
+
+    /// The rules that are kept.
+    fn rules(&self) -> Rules;
+
+    /// A voter proposes this.
+    fn verdict(&self, live: &Live, voter: NodeId, verdict: Verdict);
+}
 
 enum Input {
     Question(NodeId, Renew, oneshot::Sender<Bytes>),
@@ -52,7 +67,7 @@ impl Service for Inbox {
 }
 
 /// Starts the answering side of each life of a machine.
-pub(super) async fn serve(shared: Arc<Shared>, cluster: Cluster, place: usize) {
+pub(crate) async fn serve<G: Ground>(ground: Arc<G>, cluster: Cluster, place: usize) {
     let mut served = None;
     loop {
         let machine = &cluster.machines[place];
@@ -67,9 +82,9 @@ pub(super) async fn serve(shared: Arc<Shared>, cluster: Cluster, place: usize) {
                 .serve(machine.host, Class::Lease, Arc::new(Inbox(sender.clone())));
             let voter = Voter {
                 host: machine.host,
-                shared: shared.clone(),
+                answerer: Answerer::with_rules(Timing::METRO, ground.rules()),
+                ground: ground.clone(),
                 live,
-                answerer: Answerer::new(Timing::METRO),
                 leadership: Leadership::default(),
                 pending: BTreeMap::new(),
                 sender,
@@ -80,9 +95,9 @@ pub(super) async fn serve(shared: Arc<Shared>, cluster: Cluster, place: usize) {
     }
 }
 
-struct Voter {
+struct Voter<G> {
     host: Host,
-    shared: Arc<Shared>,
+    ground: Arc<G>,
     live: Live,
     answerer: Answerer,
     leadership: Leadership,
@@ -90,7 +105,7 @@ struct Voter {
     sender: mpsc::UnboundedSender<Input>,
 }
 
-impl Voter {
+impl<G: Ground> Voter<G> {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Input>) {
         let mut tick_ms = boot_ms();
         loop {
@@ -98,7 +113,7 @@ impl Voter {
             let wait = Duration::from_millis(until_ms.saturating_sub(boot_ms()));
             let first = runtime::timeout(wait, inbox.recv()).await.ok().flatten();
             self.follow();
-            let picture = Picture(held(&self.shared.nodes).clone());
+            let picture = self.ground.view(&self.live);
             if let Some(first) = first {
                 self.take(first, &picture);
             }
@@ -140,7 +155,7 @@ impl Voter {
         }
     }
 
-    fn take(&mut self, input: Input, picture: &Picture) {
+    fn take(&mut self, input: Input, picture: &G::View) {
         let now = self.now();
         let outputs = match input {
             Input::Question(from, renew, answer) => {
@@ -160,7 +175,7 @@ impl Voter {
         for output in outputs {
             match output {
                 Output::BeginRound(number) => self.begin_round(number),
-                Output::Propose(verdict) => self.shared.accept(&verdict),
+                Output::Propose(verdict) => self.ground.verdict(&self.live, NodeId(self.host.0), verdict),
                 Output::Reply { to, reply } => {
                     let nonce = match &reply {
                         Reply::Renewed(renewed) => renewed.nonce,

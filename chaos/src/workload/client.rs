@@ -139,7 +139,8 @@ impl Client {
                 }
             }
             17 => {
-                let reason = "chaos".to_owned();
+                // No two alike, so that a reader can tell whose it sees.
+                let reason = format!("chaos {} {}", self.number, self.serial);
                 let cordoned = self.draws.chance(300);
                 Command::CordonNode {
                     node: NodeId(self.draws.between(1, 3)),

@@ -137,7 +137,7 @@ pub async fn start(parts: Parts) -> Result<Live, String> {
     let machine = PlantedMachine::new(adapter, mutant, id, stream("planted"));
     let parts = consensus::Parts {
         me: id,
-        config: settings()?,
+        config: settings(mutant)?,
         kept: Arc::new(Stored {
             snapshots: snapshots.clone(),
             log: log.clone(),
@@ -187,11 +187,15 @@ fn picture(state: &State) -> Picture {
 
 /// The product's settings, but for the sizes that a short run would never reach: snapshots are taken often, so that
 /// followers that were away need one.
-fn settings() -> Result<Arc<Config>, String> {
+fn settings(mutant: Option<Mutant>) -> Result<Arc<Config>, String> {
     let product = config(ClusterId([9; 16]), Profile::Metro).map_err(|error| text(&error))?;
     let config = Config {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_EVERY),
         replication_lag_threshold: 2 * SNAPSHOT_EVERY,
+        enable_leader_restore: match mutant {
+            Some(Mutant::LeaderRestored) => Some(true),
+            _ => product.enable_leader_restore,
+        },
         ..(*product).clone()
     };
     config.validate().map(Arc::new).map_err(|error| text(&error))

@@ -11,6 +11,7 @@ use holdfast_proto::event::{Event, EventRecord, RequestKey};
 use holdfast_proto::id::{Cursor, NodeId};
 
 use super::observe::{Passed, Probe};
+use crate::check::registers::{Ended, Register};
 use crate::check::{Checkers, Decision, Observation, Seen, Violation};
 use crate::report::Counts;
 use crate::runtime::{self, Host};
@@ -25,6 +26,18 @@ pub trait Witness: Send + Sync + 'static {
     fn events_after(&self, after: Cursor, limit: usize) -> Vec<EventRecord>;
 }
 
+/// What the judge found in a run.
+pub struct Judged {
+    /// What happened.
+    pub counts: Counts,
+    /// What broke.
+    pub violations: Vec<Violation>,
+    /// What could not be decided.
+    pub undecided: Vec<String>,
+    /// The events around the first violation.
+    pub recent: Vec<Traced>,
+}
+
 /// See the module.
 #[derive(Clone, Default)]
 pub struct Judge {
@@ -35,6 +48,8 @@ pub struct Judge {
 struct Inner {
     checkers: Checkers,
     counts: Counts,
+    /// Calls of registers so far; the next one has this number.
+    calls: u64,
     witnesses: BTreeMap<Seen, Arc<dyn Witness>>,
     /// The highest index whose decision is known.
     decided: u64,
@@ -60,6 +75,28 @@ impl Judge {
     /// Takes an observation.
     pub fn observe(&self, observation: &Observation) {
         self.inner().observe(observation);
+    }
+
+    /// Somebody begins to write a register, or to read it; gives the number of the call.
+    pub fn called(&self, register: Register, write: Option<u64>) -> u64 {
+        let mut inner = self.inner();
+        let (call, at_ns) = (inner.calls, runtime::true_now_ns());
+        inner.calls += 1;
+        inner.observe(&Observation::Called {
+            call,
+            at_ns,
+            register,
+            write,
+        });
+        call
+    }
+
+    /// The answer to a call came. A call whose answer never comes may still take effect.
+    pub fn returned(&self, call: u64, ended: Ended) {
+        let mut inner = self.inner();
+        inner.counts.reads += u64::from(matches!(ended, Ended::Read(_)));
+        let at_ns = runtime::true_now_ns();
+        inner.observe(&Observation::Returned { call, at_ns, ended });
     }
 
     /// Notes a violation that no checker sees.
@@ -119,18 +156,19 @@ impl Judge {
         self.inner().counts
     }
 
-    /// Ends the run; returns the counts, what broke, and the events around it.
-    pub fn finish(&self) -> (Counts, Vec<Violation>, Vec<Traced>) {
+    /// Ends the run.
+    pub fn finish(&self) -> Judged {
         let mut inner = self.inner();
         inner.checkers.finish();
         inner.keep_events();
         let mut counts = inner.counts;
         counts.observations = inner.checkers.observations();
-        (
+        Judged {
             counts,
-            inner.checkers.violations().to_vec(),
-            inner.at_first_violation.clone(),
-        )
+            violations: inner.checkers.violations().to_vec(),
+            undecided: inner.checkers.undecided(),
+            recent: inner.at_first_violation.clone(),
+        }
     }
 }
 
@@ -170,6 +208,20 @@ impl Inner {
             Some(Event::RequestRefused { .. }) => Decision::Refused,
             Some(_) => Decision::Effect,
         };
+        let at_ns = runtime::true_now_ns();
+        for record in &events {
+            if let Some((lease, phase)) = phase(record) {
+                runtime::note(Host::WORLD, Kind::Lease, [lease, phase, 0]);
+            }
+            if let Event::NodeLost { node, generation } = record.event {
+                self.counts.losses += 1;
+                self.observe(&Observation::Lost {
+                    node,
+                    generation,
+                    at_ns,
+                });
+            }
+        }
         self.counts.commands += u64::from(envelope.is_some());
         self.counts.effects += u64::from(decision == Decision::Effect);
         self.decided = index;
@@ -181,6 +233,18 @@ impl Inner {
             events: events.into(),
         });
     }
+}
+
+/// The lease that begins a phase with an event, and which.
+fn phase(record: &EventRecord) -> Option<(u64, u64)> {
+    Some(match &record.event {
+        Event::LeaseRequested(_) => (record.cursor.index, 0),
+        Event::PlacementCommitted { lease, .. } => (lease.index, 1),
+        Event::LeaseActivated { lease, .. } | Event::LeaseThawed { lease, .. } => (lease.index, 2),
+        Event::LeaseFrozen { lease, .. } => (lease.index, 3),
+        Event::LeaseEnded { lease, .. } => (lease.index, 4),
+        _ => return None,
+    })
 }
 
 impl Probe for Judge {

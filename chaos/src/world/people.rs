@@ -21,8 +21,11 @@ use super::assembly::Live;
 use super::clock::true_wall_ms;
 use super::cluster::Cluster;
 use super::planted;
+use super::reads::{self, Calls};
+use crate::check::registers::{Ended, Register};
 use crate::check::{Knowledge, Observation};
 use crate::mutant::Mutant;
+use crate::random::Stream;
 use crate::runtime::{self, Host};
 use crate::trace::{Kind, digest};
 use crate::workload::client::Client;
@@ -43,8 +46,43 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// How long it waits for one answer.
 const ANSWER_WAIT: Duration = Duration::from_millis(2_500);
 
+/// After how many of 1,000 requests a client reads something.
+const READS_PER_1000: u64 = 600;
+
 /// How long a door waits with [`Mutant::UnknownToldAsDone`].
 const IMPATIENCE: Duration = Duration::from_millis(300);
+
+/// A request of a client.
+#[derive(Debug)]
+enum Asked {
+    /// A command.
+    Command(Envelope),
+    /// A fresh value.
+    Read(Register),
+}
+
+impl Asked {
+    /// The request as it goes over the wire: a byte that says what it is, and the thing itself.
+    fn encode(&self) -> Bytes {
+        let (what, bytes) = match self {
+            Self::Command(envelope) => (0, envelope.encode()),
+            Self::Read(register) => (1, serde_json::to_vec(register).expect("plain data serialises").into()),
+        };
+        [&[what], bytes.as_ref()].concat().into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, String> {
+        match bytes {
+            [0, envelope @ ..] => Envelope::decode(envelope)
+                .map(Self::Command)
+                .map_err(|error| error.to_string()),
+            [1, register @ ..] => serde_json::from_slice(register)
+                .map(Self::Read)
+                .map_err(|error| error.to_string()),
+            _ => Err("neither a command nor a read".to_owned()),
+        }
+    }
+}
 
 /// A replica's answer to a client, as it goes over the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +90,7 @@ enum Told {
     Applied(u64),
     Refused,
     Unknown,
+    Value(u64),
 }
 
 /// Takes requests in, as a node's API does.
@@ -63,24 +102,12 @@ pub struct Door {
 impl Service for Door {
     fn call(self: Arc<Self>, _: NodeId, request: Bytes) -> BoxFuture<'static, Result<Bytes, Refusal>> {
         Box::pin(async move {
-            let mut envelope = Envelope::decode(&request).map_err(|error| Refusal(error.to_string()))?;
-            if self.mutant == Some(Mutant::RetryServedTwice)
-                && let Some(request) = &mut envelope.request
-            {
-                request.random ^= runtime::true_now_ns() << 20;
-            }
-            let proposed = self.live.replica.propose(envelope);
-            let outcome = if self.mutant == Some(Mutant::UnknownToldAsDone) {
-                runtime::timeout(IMPATIENCE, proposed).await.ok()
-            } else {
-                Some(proposed.await)
-            };
-            let told = match outcome {
-                Some(Outcome::Applied { index, .. }) if self.hides(index) => Told::Refused,
-                Some(Outcome::Applied { index, .. }) => Told::Applied(index),
-                Some(Outcome::Refused { .. }) => Told::Refused,
-                Some(Outcome::Unknown { .. }) => Told::Unknown,
-                None => Told::Applied(self.live.state().applied.index),
+            let told = match Asked::decode(&request).map_err(Refusal)? {
+                Asked::Command(envelope) => self.command(envelope).await,
+                Asked::Read(register) => {
+                    let value = reads::fresh(&self.live, self.mutant, register).await;
+                    value.map_or(Told::Unknown, Told::Value)
+                }
             };
             let bytes = serde_json::to_vec(&told).map_err(|error| Refusal(error.to_string()))?;
             Ok(bytes.into())
@@ -89,6 +116,27 @@ impl Service for Door {
 }
 
 impl Door {
+    async fn command(&self, mut envelope: Envelope) -> Told {
+        if self.mutant == Some(Mutant::RetryServedTwice)
+            && let Some(request) = &mut envelope.request
+        {
+            request.random ^= runtime::true_now_ns() << 20;
+        }
+        let proposed = self.live.replica.propose(envelope);
+        let outcome = if self.mutant == Some(Mutant::UnknownToldAsDone) {
+            runtime::timeout(IMPATIENCE, proposed).await.ok()
+        } else {
+            Some(proposed.await)
+        };
+        match outcome {
+            Some(Outcome::Applied { index, .. }) if self.hides(index) => Told::Refused,
+            Some(Outcome::Applied { index, .. }) => Told::Applied(index),
+            Some(Outcome::Refused { .. }) => Told::Refused,
+            Some(Outcome::Unknown { .. }) => Told::Unknown,
+            None => Told::Applied(self.live.state().applied.index),
+        }
+    }
+
     fn hides(&self, index: u64) -> bool {
         self.mutant == Some(Mutant::DoneToldAsRefused) && index.is_multiple_of(50)
     }
@@ -104,9 +152,28 @@ pub fn open_door(cluster: &Cluster, host: Host, live: Live) {
 pub async fn client(cluster: Cluster, number: u64) {
     let mut client = Client::new(number, runtime::stream("client", &[number]));
     let mut place = usize::try_from(number).unwrap_or(0) % cluster.machines.len();
+    let mut reads = runtime::stream("reads", &[number]);
     while !cluster.is_closed() {
-        request(&cluster, &mut client, number, &mut place).await;
+        let written = request(&cluster, &mut client, number, &mut place).await;
+        if reads.chance(READS_PER_1000) {
+            read(&cluster, number, written, &mut reads).await;
+        }
     }
+}
+
+/// Reads a register afresh, through any replica.
+async fn read(cluster: &Cluster, number: u64, written: Option<Register>, draws: &mut Stream) {
+    let host = Host(CLIENTS + number);
+    let register = reads::choose(written, cluster.machines.len() as u64, draws);
+    let place = usize::try_from(draws.below(cluster.machines.len() as u64)).unwrap_or(0);
+    let call = cluster.judge.called(register, None);
+    let transport = cluster.network.transport(host);
+    let told = put(&transport, cluster.machines[place].id, &Asked::Read(register)).await;
+    let ended = match told {
+        Some(Told::Value(value)) => Ended::Read(value),
+        _ => Ended::Nothing,
+    };
+    cluster.judge.returned(call, ended);
 }
 
 /// One request of a client that has not asked before.
@@ -115,15 +182,19 @@ pub async fn visitor(cluster: Cluster, number: u64) {
     request(&cluster, &mut client, number, &mut 0).await;
 }
 
-async fn request(cluster: &Cluster, client: &mut Client, number: u64, place: &mut usize) {
+/// Sends the client's next request; gives the register that it wrote.
+async fn request(cluster: &Cluster, client: &mut Client, number: u64, place: &mut usize) -> Option<Register> {
     let host = Host(CLIENTS + number);
     runtime::sleep(Duration::from_millis(client.think_ms())).await;
     let envelope = client.next(true_wall_ms());
+    let calls = Calls::begin(&cluster.judge, &envelope.command);
     let knowledge = ask(cluster, client, host, place, &envelope).await;
+    calls.known(knowledge);
     if let Knowledge::Acknowledged(index) = knowledge {
         client.acknowledged(&envelope.command, index);
     }
     tell(cluster, host, &envelope, knowledge);
+    calls.last
 }
 
 fn tell(cluster: &Cluster, host: Host, envelope: &Envelope, knowledge: Knowledge) {
@@ -151,17 +222,11 @@ async fn ask(cluster: &Cluster, client: &mut Client, host: Host, place: &mut usi
         let request = Envelope {
             origin: node,
             ..envelope.clone()
-        }
-        .encode();
-        let answer = runtime::timeout(ANSWER_WAIT, transport.call(node, DOOR, request)).await;
-        let told = answer
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        match told {
+        };
+        match put(&transport, node, &Asked::Command(request)).await {
             Some(Told::Applied(index)) => return Knowledge::Acknowledged(index),
             Some(Told::Refused) => return Knowledge::Refused,
-            Some(Told::Unknown) | None => {
+            Some(Told::Unknown | Told::Value(_)) | None => {
                 let (wait_ms, next) = client.retry(cluster.machines.len());
                 runtime::sleep(Duration::from_millis(wait_ms)).await;
                 *place = next;
@@ -169,6 +234,13 @@ async fn ask(cluster: &Cluster, client: &mut Client, host: Host, place: &mut usi
         }
     }
     Knowledge::Unknown
+}
+
+/// Puts a request to a node's door; none when no answer comes.
+async fn put(transport: &impl Transport, node: NodeId, asked: &Asked) -> Option<Told> {
+    let answer = runtime::timeout(ANSWER_WAIT, transport.call(node, DOOR, asked.encode())).await;
+    let bytes = answer.ok()?.ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// The agent of one life of a node. It is dropped with the node's other tasks.
@@ -184,8 +256,11 @@ pub async fn agent(cluster: Cluster, place: usize, live: Live) {
         let time = live.replica.clock().time();
         if let Some(command) = agent.next(&live.state(), leads, time) {
             // Whatever comes of it is seen in the state.
+            let calls = Calls::begin(&cluster.judge, &command);
             let proposing = live.replica.propose(setup::of_node(node, command));
-            let _ = runtime::timeout(ANSWER_WAIT, proposing).await;
+            if let Ok(outcome) = runtime::timeout(ANSWER_WAIT, proposing).await {
+                calls.proposed(&outcome);
+            }
         }
     }
 }
@@ -204,7 +279,10 @@ async fn propose_there(cluster: &Cluster, envelope: &Envelope) -> bool {
     let Some(live) = machine.and_then(super::cluster::Machine::live) else {
         return false;
     };
-    !matches!(live.replica.propose(envelope.clone()).await, Outcome::Unknown { .. })
+    let calls = Calls::begin(&cluster.judge, &envelope.command);
+    let outcome = live.replica.propose(envelope.clone()).await;
+    calls.proposed(&outcome);
+    !matches!(outcome, Outcome::Unknown { .. })
 }
 
 /// A subscriber: reads the events of one replica or another, from where it stands.

@@ -129,6 +129,9 @@ impl<M> PlantedMachine<M> {
             let off_ms = self.node.0;
             entries.iter_mut().for_each(|(entry, _)| late(entry, off_ms));
         }
+        if self.mutant == Some(Mutant::DedupForgotten) {
+            entries.iter_mut().for_each(|(entry, _)| forget(entry));
+        }
         // Who waits for an answer would get that of another entry; that is another bug.
         let follows = entries.iter().all(|(_, responder)| responder.is_none());
         if !follows {
@@ -145,6 +148,16 @@ impl<M> PlantedMachine<M> {
         {
             std::mem::swap(&mut first.payload, &mut second.payload);
         }
+    }
+}
+
+/// Takes the request's id from an entry.
+fn forget(entry: &mut Entry) {
+    if let Payload::Normal(Proposal(bytes)) = &entry.payload
+        && let Ok(mut envelope) = Envelope::decode(bytes)
+    {
+        envelope.request = None;
+        entry.payload = Payload::Normal(Proposal(envelope.encode()));
     }
 }
 

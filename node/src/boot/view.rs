@@ -16,7 +16,7 @@ use crate::nodelease::{Applied, ClusterView, NodeView, asker};
 
 /// The applied state as the node lease reads it.
 #[derive(Debug)]
-pub(super) struct LeaseView(pub(super) Arc<State>);
+pub struct LeaseView(pub Arc<State>);
 
 impl ClusterView for LeaseView {
     fn for_each_node(&self, visit: &mut dyn FnMut(NodeView)) {
@@ -53,7 +53,7 @@ fn node_view(state: &State, node: &Node) -> NodeView {
 }
 
 /// What the state says of this node.
-pub(super) fn standing(state: &State, me: NodeId) -> Applied {
+pub fn standing(state: &State, me: NodeId) -> Applied {
     let standing = state.nodes.get(&me).map(|node| asker::Standing {
         incarnation: node.incarnation,
         generation: node.generation,
