@@ -13,8 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{Disk, DiskFile, DiskLock, Open};
 
-/// Zeros are written in pieces of this size: large enough to be quick, small enough for any heap.
-const ZERO_PIECE: usize = 1 << 20;
+/// Zeros are written in pieces of this size, from one place: a buffer of one's own would stay in the heap.
+const ZERO_PIECE: usize = 64 << 10;
+static ZEROS: [u8; ZERO_PIECE] = [0; ZERO_PIECE];
 
 /// The machine's file system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -96,11 +97,10 @@ impl DiskFile for RealFile {
     }
 
     fn preallocate(&self, size: u64) -> io::Result<()> {
-        let zeros = vec![0; ZERO_PIECE];
         let mut offset = self.size()?;
         while offset < size {
             let piece = (size - offset).min(ZERO_PIECE as u64);
-            self.0.write_all_at(&zeros[..piece as usize], offset)?;
+            self.0.write_all_at(&ZEROS[..piece as usize], offset)?;
             offset += piece;
         }
         Ok(())
