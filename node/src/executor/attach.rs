@@ -235,8 +235,8 @@ struct Supervisor {
 /// from a supervisor, has the same command line.
 fn supervisors(root: &Path) -> Vec<Supervisor> {
     let mut found = Vec::new();
-    for (pid, stat) in procfs::all().unwrap_or_default() {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    for pid in procfs::pids().into_iter().flatten() {
+        let line = procfs::command_line(pid);
         let mut arguments = line.split(|byte| *byte == 0).skip(1);
         let (Some(b"supervise"), Some(folder)) = (arguments.next(), arguments.next()) else {
             continue;
@@ -245,7 +245,10 @@ fn supervisors(root: &Path) -> Vec<Supervisor> {
             continue;
         };
         let folder = PathBuf::from(folder);
-        if folder.parent() == Some(root) && !matches!(stat.state, 'Z' | 'X') {
+        let Some(stat) = procfs::stat(pid).filter(|_| folder.parent() == Some(root)) else {
+            continue;
+        };
+        if !matches!(stat.state, 'Z' | 'X') {
             found.push((
                 Supervisor {
                     folder,

@@ -31,13 +31,21 @@ pub fn boot_id() -> String {
 
 /// State, parent and start time of a process; `None` when there is no such process.
 pub fn stat(pid: i32) -> Option<ProcessStat> {
-    // One read: the file has no length, and growing a buffer would take eight. A line is shorter than this.
-    let mut buffer = [0; 1024];
-    let count = fs::File::open(format!("/proc/{pid}/stat"))
-        .ok()?
-        .read(&mut buffer)
-        .ok()?;
-    parse_stat(&String::from_utf8_lossy(&buffer[..count]))
+    parse_stat(&String::from_utf8_lossy(&read::<1024>(pid, "stat")?))
+}
+
+/// The arguments of a process, each ended by a zero byte, as far as 4 KiB go; empty when there is no such process.
+pub fn command_line(pid: i32) -> Vec<u8> {
+    read::<4096>(pid, "cmdline").unwrap_or_default()
+}
+
+/// The first `SIZE` bytes of a file of a process in one read: these files have no length, and growing a buffer would
+/// take eight.
+fn read<const SIZE: usize>(pid: i32, file: &str) -> Option<Vec<u8>> {
+    let mut buffer = [0; SIZE];
+    let mut file = fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
+    let count = file.read(&mut buffer).ok()?;
+    Some(buffer[..count].to_vec())
 }
 
 /// Reads a line of `/proc/PID/stat`. The command may hold spaces and brackets, so fields count from the last `)`.
@@ -54,19 +62,15 @@ fn parse_stat(line: &str) -> Option<ProcessStat> {
     })
 }
 
+/// The pids that `/proc` shows.
+pub fn pids() -> io::Result<impl Iterator<Item = i32>> {
+    let entries = fs::read_dir("/proc")?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
 /// Every process that `/proc` shows, in order of pid.
 pub fn all() -> io::Result<BTreeMap<i32, ProcessStat>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc")? {
-        let Ok(entry) = entry else { continue };
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if let Some(stat) = stat(pid) {
-            found.insert(pid, stat);
-        }
-    }
-    Ok(found)
+    Ok(pids()?.filter_map(|pid| Some((pid, stat(pid)?))).collect())
 }
 
 /// The live processes that descend from `root`, without it and without zombies.

@@ -5,6 +5,7 @@
 
 pub mod client;
 mod lane;
+mod runtime;
 mod serve;
 mod tune;
 mod wire;
@@ -182,7 +183,7 @@ fn bind_lane(setup: &QuicSetup<'_>, lane: Lane, port: u16, runtime: &Handle) -> 
 
     let socket = tune::bind(at, lane).map_err(listen)?;
     let config = tune::endpoint_config(setup.identity, lane);
-    let on = tune::OnRuntime {
+    let on = runtime::OnRuntime {
         handle: runtime.clone(),
         packet_bytes_max: usize::try_from(config.get_max_udp_payload_size()).unwrap_or(usize::MAX),
     };

@@ -43,11 +43,17 @@ impl Hierarchies {
     pub fn read() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::parse(&mounts, &own, |dir, file| fs::read_to_string(dir.join(file)).ok())
+        let read = |dir: &Path, file: &str| fs::read_to_string(dir.join(file)).ok();
+        Self::parse(&mounts, &own, read, |dir| dir.join("cgroup.procs").exists())
     }
 
     /// `mounts` as in `/proc/self/mountinfo`, `own` as in `/proc/self/cgroup`.
-    fn parse(mounts: &str, own: &str, read: impl Fn(&Path, &str) -> Option<String>) -> Self {
+    fn parse(
+        mounts: &str,
+        own: &str,
+        read: impl Fn(&Path, &str) -> Option<String>,
+        exists: impl Fn(&Path) -> bool,
+    ) -> Self {
         let mut found = Vec::new();
         for line in mounts.lines() {
             let Some((left, right)) = line.split_once(" - ") else {
@@ -74,7 +80,7 @@ impl Hierarchies {
                     .collect(),
             };
             let own = own_path(own, version, &controllers).unwrap_or("/");
-            let own = locate(mount, root, own, |dir| read(dir, "cgroup.procs").is_some());
+            let own = locate(mount, root, own, &exists);
             found.push(Hierarchy {
                 version,
                 controllers,
@@ -145,10 +151,7 @@ mod tests {
     const PURE: &str = "30 20 0:26 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n";
 
     fn parse(mounts: &str, own: &str) -> Hierarchies {
-        Hierarchies::parse(mounts, own, |_, file| match file {
-            "cgroup.controllers" => Some("cpu memory pids".into()),
-            _ => Some(String::new()),
-        })
+        Hierarchies::parse(mounts, own, |_, _| Some("cpu memory pids".into()), |_| true)
     }
 
     #[test]

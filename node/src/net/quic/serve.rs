@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use super::wire::{CALL, CHANNEL, CLIENT, StreamSink, StreamSource, read_frame, write_answer};
+use super::wire::{CALL, CHANNEL, CLIENT, StreamSink, StreamSource, read_frame, take_end, write_answer};
 use crate::identity::certificate::Subject;
 use crate::net::book::{AddressBook, Admission};
 use crate::net::router::Router;
@@ -134,6 +134,7 @@ impl Serving {
             CALL => {
                 let request = tokio::time::timeout(REQUEST_WAIT, read_frame(&mut recv, peer, class)).await;
                 let Ok(Ok(Some(request))) = request else { return };
+                take_end(&mut recv);
                 let answer = match service {
                     Ok(service) => service.call(peer, request).await,
                     Err(refusal) => Err(refusal),

@@ -5,7 +5,7 @@
 //! the lane and the serving side. The one rule: a length over the class's limit ends the stream before memory is taken for it.
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use holdfast_proto::id::NodeId;
 use quinn::{RecvStream, SendStream, VarInt};
 
@@ -89,6 +89,12 @@ async fn read_body(recv: &mut RecvStream, peer: NodeId, length: usize) -> Result
     Ok(body.freeze())
 }
 
+/// Takes the end of a stream that carries one frame, if it has come with the frame. A stream that is let go before its end asks the
+/// peer to stop: one more packet and its acknowledgement for each call, and each wakes a sleeping node.
+pub(super) fn take_end(recv: &mut RecvStream) {
+    let _ = recv.read_chunk(1, true).now_or_never();
+}
+
 /// Writes an answer or a refusal, and ends the stream.
 pub(super) async fn write_answer(
     send: &mut SendStream,
@@ -110,6 +116,7 @@ pub(super) async fn read_answer(recv: &mut RecvStream, peer: NodeId, class: Clas
     let mut mark = [0];
     recv.read_exact(&mut mark).await.map_err(|error| lost(peer, &error))?;
     let frame = read_frame(recv, peer, class).await?.ok_or_else(|| cut_off(peer))?;
+    take_end(recv);
     match mark[0] {
         ANSWERED => Ok(frame),
         _ => Err(NetError::Refused {
