@@ -40,8 +40,8 @@ use crate::trace::digest;
 /// Segments of simulated logs: small, so that a run crosses many of their ends.
 const SEGMENT_BYTES: u32 = 64 * 1_024;
 
-/// Entries between two snapshots.
-const SNAPSHOT_EVERY: u64 = 200;
+/// Entries between two snapshots: so few that a follower that is away for a second or two needs one.
+const SNAPSHOT_EVERY: u64 = 40;
 
 /// The replica that worlds run.
 pub type SimulatedReplica = Replica<Simulated, ObservedMachine<PlantedMachine<Adapter<Simulated>>>>;

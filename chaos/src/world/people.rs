@@ -25,7 +25,6 @@ use super::reads::{self, Calls};
 use crate::check::registers::{Ended, Register};
 use crate::check::{Knowledge, Observation};
 use crate::mutant::Mutant;
-use crate::random::Stream;
 use crate::runtime::{self, Host};
 use crate::trace::{Kind, digest};
 use crate::workload::client::Client;
@@ -156,16 +155,17 @@ pub async fn client(cluster: Cluster, number: u64) {
     while !cluster.is_closed() {
         let written = request(&cluster, &mut client, number, &mut place).await;
         if reads.chance(READS_PER_1000) {
-            read(&cluster, number, written, &mut reads).await;
+            // Beside the next request, so that reads do not thin out the commands.
+            let register = reads::choose(written, cluster.machines.len() as u64, &mut reads);
+            let place = usize::try_from(reads.below(cluster.machines.len() as u64)).unwrap_or(0);
+            runtime::spawn_on(Host(CLIENTS + number), read(cluster.clone(), number, register, place));
         }
     }
 }
 
-/// Reads a register afresh, through any replica.
-async fn read(cluster: &Cluster, number: u64, written: Option<Register>, draws: &mut Stream) {
+/// Reads a register afresh, through one replica.
+async fn read(cluster: Cluster, number: u64, register: Register, place: usize) {
     let host = Host(CLIENTS + number);
-    let register = reads::choose(written, cluster.machines.len() as u64, draws);
-    let place = usize::try_from(draws.below(cluster.machines.len() as u64)).unwrap_or(0);
     let call = cluster.judge.called(register, None);
     let transport = cluster.network.transport(host);
     let told = put(&transport, cluster.machines[place].id, &Asked::Read(register)).await;
