@@ -260,12 +260,12 @@ impl Checkers {
 
     /// What no checker could decide, each with the checker's name.
     pub fn undecided(&self) -> Vec<String> {
-        let of = |checker: &Box<dyn Checker + Send>| {
+        let of = |checker: &dyn Checker| {
             let name = checker.name();
             let told = |text: &String| format!("{name}: {text}");
             checker.undecided().iter().map(told).collect::<Vec<_>>()
         };
-        self.checkers.iter().flat_map(of).collect()
+        self.checkers.iter().flat_map(|checker| of(&**checker)).collect()
     }
 
     /// What broke, in order.

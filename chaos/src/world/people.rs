@@ -53,6 +53,7 @@ const IMPATIENCE: Duration = Duration::from_millis(300);
 
 /// A request of a client.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is encoded at once")]
 enum Asked {
     /// A command.
     Command(Envelope),
