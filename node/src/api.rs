@@ -145,6 +145,8 @@ pub struct Api {
     parts: Arc<Parts>,
     in_flight: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    /// Places of large pieces of events, for readers that are far behind.
+    pieces: Arc<Semaphore>,
     ring: Arc<Ring>,
     past: Arc<Past>,
     requests: Arc<Requests>,
@@ -157,6 +159,7 @@ impl Api {
         Self {
             in_flight: Arc::new(Semaphore::new(parts.limits.in_flight_max)),
             streams: Arc::new(Semaphore::new(parts.limits.streams_max)),
+            pieces: Arc::new(Semaphore::new(event::stream::PIECES_MAX)),
             ring: Arc::default(),
             past: Arc::default(),
             requests: Arc::default(),

@@ -4,6 +4,7 @@
 //! keys other programs rely on. The rule: wall-clock figures are printed with the CPU time behind them, because on a
 //! shared machine only the latter keeps.
 
+mod catch_up;
 mod events;
 mod failover;
 mod lease;
@@ -41,6 +42,8 @@ enum Bench {
     LogClient(log::ClientFlags),
     #[command(hide = true)]
     EventClient(events::ClientFlags),
+    #[command(hide = true)]
+    EventReader(catch_up::ReaderFlags),
 }
 
 /// Why a bench has no number.
@@ -81,6 +84,7 @@ pub async fn run(flags: BenchFlags, json: bool) -> u8 {
             Bench::Events(flags) => events::measure(&program, flags, json).await,
             Bench::LogClient(flags) => log::load(flags).await,
             Bench::EventClient(flags) => events::subscribe(flags).await,
+            Bench::EventReader(flags) => catch_up::read(flags).await,
         }
     };
     match interruptible(work).await {

@@ -5,6 +5,7 @@
 //! sent with, and ends as applied, refused or unknown; nothing else is told to the caller.
 
 pub mod credentials;
+pub mod event;
 pub mod lane;
 pub mod stream;
 
@@ -19,6 +20,7 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::event::lane::EventLane;
 use crate::bearer::Bearer;
 use crate::env::{Clock, Entropy};
 use crate::identity::secret::Secret;
@@ -123,6 +125,7 @@ pub struct Client {
     entropy: Arc<dyn Entropy>,
     patience: Duration,
     view: View,
+    lane: Option<EventLane>,
 }
 
 /// One request, before it is sent.
@@ -183,7 +186,15 @@ impl Client {
             entropy,
             patience: PATIENCE,
             view: View::Fresh,
+            lane: None,
         })
+    }
+
+    /// Reads events over the client lane from now on, where UDP comes through; over HTTPS elsewhere.
+    #[must_use]
+    pub fn with_lane(mut self, lane: EventLane) -> Self {
+        self.lane = Some(lane);
+        self
     }
 
     /// Sets how long one request is tried for.
@@ -451,12 +462,16 @@ impl Client {
 
     /// Takes over the nodes that an answer names, behind the one that gave it.
     fn learn(&self, answered: &str, headers: &HeaderMap) {
-        let Some(named) = headers.get(NODES).and_then(|value| value.to_str().ok()) else {
-            return;
-        };
+        if let Some(named) = headers.get(NODES).and_then(|value| value.to_str().ok()) {
+            self.meet(answered, named.split(',').map(str::to_owned));
+        }
+    }
+
+    /// Takes over nodes, behind the one that named them.
+    fn meet(&self, answered: &str, named: impl Iterator<Item = String>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = vec![answered.to_owned()];
-        for address in named.split(',').map(str::to_owned).chain(addresses.drain(..)) {
+        for address in named.chain(addresses.drain(..)) {
             if !address.is_empty() && !known.contains(&address) {
                 known.push(address);
             }

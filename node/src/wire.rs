@@ -6,6 +6,7 @@
 
 pub mod bill;
 pub mod cluster;
+pub mod deliver;
 pub mod event;
 pub mod lane;
 pub mod lease;

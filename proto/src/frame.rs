@@ -111,14 +111,23 @@ where
     Bytes::from_owner(out)
 }
 
+/// Makes a frame of `bytes`, whose first [`HEADER_BYTES`] are room for its header and whose rest is its payload.
+///
+/// # Panics
+/// When there is no such room.
+#[must_use]
+pub fn seal(kind: u16, mut bytes: Vec<u8>) -> Bytes {
+    let (head, payload) = bytes.split_at_mut(HEADER_BYTES);
+    write_header(head, kind, payload);
+    bytes.into()
+}
+
 /// Puts a frame's header in front of `payload`.
 #[must_use]
 pub fn encode_payload(kind: u16, payload: &[u8]) -> Bytes {
     let mut out = vec![0; HEADER_BYTES + payload.len()];
-    let (head, rest) = out.split_at_mut(HEADER_BYTES);
-    rest.copy_from_slice(payload);
-    write_header(head, kind, rest);
-    out.into()
+    out[HEADER_BYTES..].copy_from_slice(payload);
+    seal(kind, out)
 }
 
 fn write_header(head: &mut [u8], kind: u16, payload: &[u8]) {
@@ -164,6 +173,18 @@ pub fn open(frame: &[u8]) -> Result<(u16, &[u8]), FrameError> {
         return Err(FrameError::Checksum { got, expected });
     }
     Ok((u16::from_le_bytes([head[4], head[5]]), payload))
+}
+
+/// Returns the kind of a frame that was checked elsewhere, or is going to be.
+///
+/// # Errors
+/// [`FrameError::Length`] when the bytes are too short to be a frame.
+pub fn peek_kind(frame: &[u8]) -> Result<u16, FrameError> {
+    let head = frame.first_chunk::<HEADER_BYTES>().ok_or(FrameError::Length {
+        got: frame.len(),
+        expected: HEADER_BYTES,
+    })?;
+    Ok(u16::from_le_bytes([head[4], head[5]]))
 }
 
 /// Decodes a frame of `kind`.

@@ -7,6 +7,7 @@
 //! The rules: positions only rise, and appending a position again changes nothing; a reader gets every event after its
 //! cursor, or is told that they are gone and where to go on.
 
+mod read;
 mod record;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,7 @@ use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::Cursor;
 use holdfast_proto::time::Timestamp;
 
+pub use self::read::RawEvent;
 use crate::disk::Disk;
 use crate::journal::{
     self, Journal, Objection, Position, ReadError, Record, RecordRef, Repair, Scan, SpareJob, WriteError,
@@ -100,15 +102,10 @@ struct Core {
     last_stamp: u64,
     /// The last position before each segment.
     bases: BTreeMap<u32, Cursor>,
-    /// Places in the active segment and the ones closed since the start.
+    /// Places in the active segment and the ones closed since the start, and where readers have been.
     landmarks: BTreeMap<u32, Vec<(Cursor, u32)>>,
-}
-
-/// Where a read from disk begins and ends.
-struct Route {
-    segment: u32,
-    offset: u32,
-    end: u32,
+    /// Where readers stopped last.
+    stops: VecDeque<read::Stop>,
 }
 
 fn held(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
@@ -145,6 +142,7 @@ impl EventLog {
             last_stamp: replay.last_stamp,
             bases: replay.bases,
             landmarks: replay.landmarks,
+            stops: VecDeque::new(),
         };
         core.settle_beginning(dir)?;
         core.recent_after = core.last;
@@ -252,59 +250,6 @@ impl EventLog {
     pub fn recent(&self, after: Cursor, limit: usize) -> Option<Vec<Arc<EventRecord>>> {
         let core = held(&self.core);
         (after >= core.recent_after).then(|| core.recent_after(after, limit).cloned().collect())
-    }
-
-    /// Returns the next `limit` events after a cursor; fewer only where the log ends.
-    pub fn after(&self, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, EventsError> {
-        let mut events = Vec::new();
-        loop {
-            let after = events.last().map_or(after, |event: &Arc<EventRecord>| event.cursor);
-            let left = limit - events.len();
-            let route = {
-                let core = held(&self.core);
-                core.check_kept(after)?;
-                if left == 0 || after >= core.recent_after {
-                    events.extend(core.recent_after(after, left).cloned());
-                    return Ok(events);
-                }
-                core.route(after)
-            };
-            match self.read(&route, after, left) {
-                Ok(some) => events.extend(some),
-                // Retention took the segment since the route was made; the next look says so.
-                Err(EventsError::Read(ReadError::Removed { .. })) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn read(&self, route: &Route, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, EventsError> {
-        let mut events = Vec::new();
-        let mut failed = None;
-        let visit = |_: Position, record: RecordRef<'_>| {
-            if record.kind != record::EVENTS || record::last_cursor(record) <= after {
-                return true;
-            }
-            match record::to_events(record) {
-                Ok(some) => events.extend(some.into_iter().filter(|event| event.cursor > after).map(Arc::new)),
-                Err(error) => {
-                    let reason = journal::describe(&error);
-                    failed = Some(EventsError::Decode {
-                        index: record.index,
-                        reason,
-                    });
-                }
-            }
-            failed.is_none() && events.len() < limit
-        };
-        self.reader
-            .scan(route.segment, route.offset, route.end, visit)
-            .map_err(EventsError::Read)?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        events.truncate(limit);
-        Ok(events)
     }
 }
 
@@ -456,6 +401,7 @@ impl Core {
         self.journal.remove_before(segment)?;
         self.bases = self.bases.split_off(&segment);
         self.landmarks = self.landmarks.split_off(&segment);
+        self.stops.retain(|stop| stop.segment >= segment);
         Ok(())
     }
 
@@ -465,21 +411,6 @@ impl Core {
             if let Some(event) = self.recent.pop_front() {
                 self.recent_after = event.cursor;
             }
-        }
-    }
-
-    /// Finds where the first event after a cursor lies on disk.
-    fn route(&self, after: Cursor) -> Route {
-        let at = self.bases.iter().rev().find(|(_, base)| **base <= after);
-        // The caller has compared with the floor, so there is one.
-        let segment = at.map_or_else(|| self.active(), |(segment, _)| *segment);
-        let places = self.landmarks.get(&segment).map_or(&[][..], Vec::as_slice);
-        let at = places.partition_point(|(before, _)| *before <= after);
-        let offset = if at == 0 { 0 } else { places[at - 1].1 };
-        Route {
-            segment,
-            offset,
-            end: self.journal.readable_end(segment),
         }
     }
 }

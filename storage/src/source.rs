@@ -15,7 +15,7 @@ use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, Digest};
 
 use crate::adapter::{HashPoints, StateClaim};
-use crate::event_log::{EventLog, EventsError};
+use crate::event_log::{EventLog, EventsError, RawEvent};
 use crate::machine::State;
 
 /// A state's hash and the entry that it is of.
@@ -44,6 +44,15 @@ pub trait CommittedSource: Send + Sync + 'static {
     /// Returns the next `limit` events after a cursor if all that follow it are in memory: what needs no disk.
     fn recent_events(&self, _after: Cursor, _limit: usize) -> Option<Vec<Arc<EventRecord>>> {
         None
+    }
+
+    /// Returns the events after a cursor as they lie on disk, about `bytes` of them; `None` where they are in memory or the log ends, and
+    /// where the source does not know them in this form.
+    ///
+    /// # Errors
+    /// As [`CommittedSource::events`].
+    fn raw_events(&self, _after: Cursor, _bytes: usize) -> Result<Option<Vec<RawEvent>>, EventsError> {
+        Ok(None)
     }
 
     /// Returns the last position whose events are gone from this replica.
@@ -115,6 +124,10 @@ impl CommittedSource for Published {
 
     fn recent_events(&self, after: Cursor, limit: usize) -> Option<Vec<Arc<EventRecord>>> {
         self.events.recent(after, limit)
+    }
+
+    fn raw_events(&self, after: Cursor, bytes: usize) -> Result<Option<Vec<RawEvent>>, EventsError> {
+        self.events.raw_after(after, bytes)
     }
 
     fn events_floor(&self) -> Cursor {

@@ -97,6 +97,47 @@ fn every_cursor_gets_all_events_after_it_in_order_from_memory_and_from_disk() {
 }
 
 #[test]
+fn events_as_they_lie_on_disk_join_those_in_memory_without_a_gap_from_every_cursor() {
+    let disk = MemoryDisk::new(1);
+    let (log, _) = open(&disk);
+    append(&log, 1..=300);
+    log.sync().unwrap();
+    let reopened = open(&disk).0;
+    let all = expected(1..=300);
+    for log in [&log, &reopened] {
+        for bytes in [1, 700, 1 << 20] {
+            for from in (0..all.len()).step_by(7) {
+                let mut after = from.checked_sub(1).map(|at| all[at].cursor).unwrap_or_default();
+                let mut read = Vec::new();
+                while let Some(some) = log.raw_after(after, bytes).unwrap() {
+                    assert!(!some.is_empty());
+                    for raw in some {
+                        let event = EventRecord::decode(&raw.frame).unwrap();
+                        assert_eq!(event.cursor, raw.cursor);
+                        after = raw.cursor;
+                        read.push(event);
+                    }
+                }
+                read.extend(read_all(log, after, 100));
+                assert_eq!(read, all[from..]);
+            }
+        }
+    }
+    log.retain(Retention {
+        bytes_max: 3 * 4096,
+        since: Timestamp(0),
+    })
+    .unwrap();
+    let gone = log.floor();
+    match log.raw_after(Cursor::default(), 100) {
+        Err(EventsError::Compacted { gone: told }) => assert_eq!(told, gone),
+        other => panic!("{other:?}"),
+    }
+    let next = log.raw_after(gone, 1).unwrap().unwrap();
+    assert!(next[0].cursor > gone);
+}
+
+#[test]
 fn appending_an_entry_again_changes_nothing() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);

@@ -4,6 +4,8 @@
 //! and goes on for ever; it needs no leader. The one rule: a subscriber misses nothing without being told, and sees nothing of another
 //! tenant; what cannot be tied to the caller's tenant is not shown.
 
+pub mod channel;
+mod far;
 pub mod filter;
 pub mod ring;
 pub mod stream;
@@ -12,17 +14,15 @@ use axum::extract::{Query, State};
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use holdfast_proto::event::{Event, EventRecord};
+use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::Cursor;
 use holdfast_storage::machine::state::{State as Machine, Subscribed};
-use jiff::Timestamp as Instant;
 use serde::Deserialize;
 
 use super::Api;
 use super::auth::Caller;
 use super::problem::Failure;
 use super::read::{fresh, stale};
-use super::schema;
 use super::subscription::{self, Owner};
 use crate::wire::event::{CloudEvent, EventPage};
 use crate::wire::problem::code;
@@ -73,22 +73,7 @@ pub async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let resumed = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let mut beginning = Beginning::new(resumed, &query)?;
-    let filter = match &query.subscription {
-        None => Filter::new(caller, &wishes)?,
-        Some(name) => {
-            let subscribed = subscribed(&api, &caller, name, &query, &wishes).await?;
-            if beginning == Beginning::Unsaid {
-                beginning = Beginning::After(subscribed.acknowledged);
-            }
-            Filter::of_subscription(caller, &subscribed.filter)
-        }
-    };
-    check_cluster(&api, query.cluster.as_deref())?;
-    if let Beginning::After(after) = beginning {
-        check_past(&api, after).await?;
-    }
-    let after = beginning.resolve(&api, query.limit.is_some());
+    let (filter, after) = asked(&api, caller, resumed, &query, &wishes).await?;
     if let Some(limit) = query.limit {
         return page(&api, filter, after, limit).await;
     }
@@ -102,6 +87,32 @@ pub async fn events(
         Form::ServerSent
     };
     stream::open(&api, filter, form, after)
+}
+
+/// What a reader is to be given, and from where on, whichever way it has come.
+pub async fn asked(
+    api: &Api,
+    caller: Caller,
+    resumed: Option<&str>,
+    query: &EventQuery,
+    wishes: &Wishes,
+) -> Result<(Filter, Cursor), Failure> {
+    let mut beginning = Beginning::new(resumed, query)?;
+    let filter = match &query.subscription {
+        None => Filter::new(caller, wishes)?,
+        Some(name) => {
+            let subscribed = subscribed(api, &caller, name, query, wishes).await?;
+            if beginning == Beginning::Unsaid {
+                beginning = Beginning::After(subscribed.acknowledged);
+            }
+            Filter::of_subscription(caller, &subscribed.filter)
+        }
+    };
+    check_cluster(api, query.cluster.as_deref())?;
+    if let Beginning::After(after) = beginning {
+        check_past(api, after).await?;
+    }
+    Ok((filter, beginning.resolve(api, query.limit.is_some())))
 }
 
 /// The subscription that is read, whose filter is its own.
@@ -231,53 +242,5 @@ async fn page(api: &Api, mut filter: Filter, after: Cursor, limit: usize) -> Res
 
 /// An event in the public form.
 pub fn present(state: &Machine, record: &EventRecord) -> CloudEvent {
-    let cluster = state.cluster.id.map(|id| id.to_string()).unwrap_or_default();
-    CloudEvent {
-        specversion: "1.0".to_owned(),
-        id: record.cursor,
-        source: format!("/clusters/{cluster}"),
-        kind: format!("holdfast.{}", record.event.name()),
-        subject: subject(&record.event),
-        time: rfc3339(record.at.0),
-        datacontenttype: "application/json".to_owned(),
-        dataschema: Some(schema::path(record.event.name())),
-        topic: record.event.topic().name().to_owned(),
-        time_ms: record.at.0,
-        request: record.request.map(|key| key.id),
-        data: record.event.clone(),
-    }
-}
-
-/// Milliseconds since 1970 as RFC 3339 in UTC; the furthest time that can be written when it is beyond that.
-pub fn rfc3339(ms: u64) -> String {
-    let instant = i64::try_from(ms).ok().and_then(|ms| Instant::from_millisecond(ms).ok());
-    format!("{:.3}", instant.unwrap_or(Instant::MAX))
-}
-
-fn subject(event: &Event) -> Option<String> {
-    if let Some(lease) = event.lease() {
-        return Some(lease.to_string());
-    }
-    match event {
-        Event::NodeJoined { spec, .. } => Some(spec.node.to_string()),
-        Event::NodeRegistered { node, .. }
-        | Event::InventoryReported { node, .. }
-        | Event::NodeUnreachable { node, .. }
-        | Event::NodeLost { node, .. }
-        | Event::NodeReturned { node, .. }
-        | Event::NodeCordoned { node, .. }
-        | Event::NodeRemoved { node }
-        | Event::NodeQuieted { node, .. }
-        | Event::NodeDraining { node, .. }
-        | Event::NodeDrained { node }
-        | Event::RollupReported { node, .. }
-        | Event::ClockSuspected { node, .. } => Some(node.to_string()),
-        Event::DeviceGraded { edge, .. } => Some(edge.device.to_string()),
-        Event::JoinTokenCreated(token) => Some(token.token.to_string()),
-        Event::AccessTokenCreated(token) => Some(token.token.to_string()),
-        Event::TokenRevoked { token } => Some(token.to_string()),
-        Event::TenantSet { tenant, .. } | Event::LimitsSet { tenant, .. } => Some(tenant.to_string()),
-        Event::Annotated { subject, .. } => Some(subject.to_string()),
-        event => event.subscription().map(|key| key.subscription.to_string()),
-    }
+    CloudEvent::of(state.cluster.id, record)
 }

@@ -20,10 +20,12 @@ use super::Api;
 use super::auth::{Caller, identify};
 use super::command::{Done, issue_many};
 use super::edge::{busy, voters};
+use super::event;
 use super::problem::Failure;
 use crate::bearer::Bearer;
 use crate::net::router::Door;
 use crate::net::{Channel, FrameSink, FrameSource};
+use crate::wire::deliver::{self, Subscribe};
 use crate::wire::lane::{Answered, Ask, Asked, End, Hello, Outcome, Refused, Told, kind};
 use crate::wire::problem::code;
 
@@ -51,20 +53,35 @@ impl LaneService {
     }
 
     async fn serve(self, mut channel: Channel) {
-        let bearer = match tokio::time::timeout(HELLO_WAIT, greeted(&mut *channel.source)).await {
-            Ok(Some(Ok(bearer))) => bearer,
+        let greeting = match tokio::time::timeout(HELLO_WAIT, greeted(&mut *channel.source)).await {
+            Ok(Some(Ok(greeting))) => greeting,
             Ok(Some(Err(failure))) => return turn_away(&mut channel, &failure).await,
             Ok(None) | Err(_) => return,
         };
-        match identify(&self.api, &bearer).await {
-            Err(failure) => turn_away(&mut channel, &failure).await,
-            Ok(_) => {
-                // Who has shown no valid token takes no place from those who have.
+        // Who has shown no valid token takes no place from those who have.
+        let caller = match identify(&self.api, &greeting.bearer).await {
+            Err(failure) => return turn_away(&mut channel, &failure).await,
+            Ok(caller) => caller,
+        };
+        match greeting.events {
+            Some(query) => self.subscribe(caller, &query, channel).await,
+            None => {
                 let Ok(_place) = self.api.streams.clone().try_acquire_owned() else {
                     return turn_away(&mut channel, &busy()).await;
                 };
                 if channel.sink.send(self.welcome()).await.is_ok() {
-                    self.converse(bearer, channel).await;
+                    self.converse(greeting.bearer, channel).await;
+                }
+            }
+        }
+    }
+
+    async fn subscribe(self, caller: Caller, query: &str, mut channel: Channel) {
+        match event::channel::open(&self.api, caller, query).await {
+            Err(failure) => turn_away(&mut channel, &failure).await,
+            Ok(pieces) => {
+                if channel.sink.send(self.welcome()).await.is_ok() {
+                    event::channel::carry(channel, pieces).await;
                 }
             }
         }
@@ -203,14 +220,28 @@ impl Door for LaneService {
     }
 }
 
-/// The token that the client begins with; `None` when it says nothing that can be answered.
-async fn greeted(source: &mut dyn FrameSource) -> Option<Result<Bearer, Failure>> {
+/// What a channel begins with.
+struct Greeting {
+    bearer: Bearer,
+    /// The channel is a subscription to these events.
+    events: Option<String>,
+}
+
+/// Who a client says it is, and what it wants; `None` when it says nothing that can be answered.
+async fn greeted(source: &mut dyn FrameSource) -> Option<Result<Greeting, Failure>> {
     let bytes = source.next().await.ok()??;
-    let hello: Hello = frame::decode(kind::HELLO, &bytes).ok()?;
+    let (token, events) = match frame::open(&bytes).ok()? {
+        (deliver::kind::SUBSCRIBE, payload) => {
+            let Subscribe { token, query } = frame::decode_payload(payload).ok()?;
+            (token, Some(query))
+        }
+        _ => (frame::decode::<Hello>(kind::HELLO, &bytes).ok()?.token, None),
+    };
     let malformed = |error: crate::bearer::BearerError| {
         Failure::new(StatusCode::UNAUTHORIZED, code::TOKEN_MALFORMED, error.to_string())
     };
-    Some(hello.token.parse().map_err(malformed))
+    let greeting = |bearer| Greeting { bearer, events };
+    Some(token.parse().map(greeting).map_err(malformed))
 }
 
 async fn turn_away(channel: &mut Channel, failure: &Failure) {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::problem::Failure;
-use crate::wire::event::SchemaList;
+use crate::wire::event::{SchemaList, schema_path as path};
 use crate::wire::problem::code;
 
 /// What references between schemas begin with where they are made, and in the documents served.
@@ -31,11 +31,6 @@ static DOCUMENTS: LazyLock<BTreeMap<&'static str, Bytes>> = LazyLock::new(|| {
         .filter_map(|name| Some((name, parts.document(name)?.to_string().into())))
         .collect()
 });
-
-/// Where the schema of a type of event is served.
-pub fn path(name: &str) -> String {
-    format!("/v1/schemas/{name}")
-}
 
 /// Lists the types of events, and where the schema of each one's `data` is.
 #[utoipa::path(get, path = "/v1/schemas", tag = "events",

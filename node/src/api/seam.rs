@@ -12,6 +12,7 @@ use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, Epoch, LeaseId, NodeId, TenantId};
 use holdfast_proto::rejection::Rejection;
 use holdfast_proto::time::Timestamp;
+use holdfast_storage::event_log::RawEvent;
 use holdfast_storage::index::EndedLease;
 use holdfast_storage::machine::state::State;
 
@@ -28,6 +29,12 @@ pub trait Committed: Send + Sync + 'static {
 
     /// Events strictly after a position, in log order, at most `limit`. An empty answer says that there are none yet.
     fn events(&self, after: Cursor, limit: usize) -> BoxFuture<'_, Result<Vec<Arc<EventRecord>>, HistoryError>>;
+
+    /// Events strictly after a position as they lie on disk, about `bytes` of them, for whoever is far behind. `None` where they are in
+    /// memory or the log ends; the default knows them in no such form.
+    fn raw_events(&self, _after: Cursor, _bytes: usize) -> BoxFuture<'_, Result<Option<Vec<RawEvent>>, HistoryError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// The last position whose events are gone from here.
     fn floor(&self) -> Cursor;

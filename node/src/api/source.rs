@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::{Cursor, LeaseId, TenantId};
-use holdfast_storage::event_log::EventsError;
+use holdfast_storage::event_log::{EventsError, RawEvent};
 use holdfast_storage::index::{EndedLease, Index, IndexError};
 use holdfast_storage::machine::state::State;
 use holdfast_storage::source::CommittedSource;
@@ -85,6 +85,11 @@ impl Committed for Indexed {
         }
         let source = self.source.clone();
         off_worker(move || read(source.as_ref(), after, limit))
+    }
+
+    fn raw_events(&self, after: Cursor, bytes: usize) -> BoxFuture<'_, Result<Option<Vec<RawEvent>>, HistoryError>> {
+        let source = self.source.clone();
+        off_worker(move || source.raw_events(after, bytes).map_err(told))
     }
 
     fn floor(&self) -> Cursor {
@@ -165,13 +170,16 @@ fn off_worker<T: Send + 'static>(
 }
 
 fn read(source: &dyn CommittedSource, after: Cursor, limit: usize) -> Result<Vec<Arc<EventRecord>>, HistoryError> {
-    match source.events(after, limit) {
-        Ok(events) => Ok(events),
-        Err(EventsError::Compacted { gone }) => Err(HistoryError::Compacted { through: gone }),
-        Err(EventsError::Reset { gone }) => Err(HistoryError::Reset { through: gone }),
-        Err(error) => Err(HistoryError::Failed {
+    source.events(after, limit).map_err(told)
+}
+
+fn told(error: EventsError) -> HistoryError {
+    match error {
+        EventsError::Compacted { gone } => HistoryError::Compacted { through: gone },
+        EventsError::Reset { gone } => HistoryError::Reset { through: gone },
+        error => HistoryError::Failed {
             reason: crate::cli::error::chain(&error),
-        }),
+        },
     }
 }
 

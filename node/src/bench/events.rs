@@ -42,6 +42,9 @@ pub(super) struct EventsFlags {
     /// Seconds of writing, each time.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Measure instead how fast one reader reads this many events from the disk of one node: rkyv over QUIC, and JSON over HTTPS.
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..=100_000_000), conflicts_with_all = ["subscribers", "rate", "seconds"])]
+    catch_up: Option<u64>,
 }
 
 /// Flags of the process that subscribes.
@@ -57,6 +60,8 @@ struct Round {
     seconds: f64,
     /// CPU of the serving node.
     cpu_us: u64,
+    /// CPU of all nodes.
+    cluster_us: u64,
 }
 
 impl Round {
@@ -66,6 +71,9 @@ impl Round {
 }
 
 pub(super) async fn measure(program: &Path, flags: &EventsFlags, json: bool) -> Result<Value, BenchError> {
+    if let Some(events) = flags.catch_up {
+        return super::catch_up::measure(program, events, json).await;
+    }
     let cluster = LocalCluster::start(program, &three_zones()).await?;
     ready(&cluster).await?;
     // Not the first, which founded the cluster and most likely leads: any node serves.
@@ -73,7 +81,8 @@ pub(super) async fn measure(program: &Path, flags: &EventsFlags, json: bool) -> 
     let lane = lane_at(&cluster.credentials(), cluster.addresses()).map_err(BenchError::Void)?;
     let writer = Writer::Lane(lane.clone());
     let pid = served.pid().unwrap_or_default();
-    let alone = write(&writer, flags, pid).await;
+    let pids: Vec<i32> = cluster.nodes().iter().filter_map(|node| node.pid()).collect();
+    let alone = write(&writer, flags, pid, &pids).await;
 
     let idle_mib = resident_mib(pid);
     let mut command = cluster.command(&["bench", "event-client", "--subscribers", &flags.subscribers.to_string()]);
@@ -89,7 +98,7 @@ pub(super) async fn measure(program: &Path, flags: &EventsFlags, json: bool) -> 
     let mut told = BufReader::new(child.stdout.take().ok_or_else(silent)?).lines();
     let mut line = async || told.next_line().await.ok().flatten().ok_or_else(silent);
     line().await?;
-    let crowd = write(&writer, flags, pid).await;
+    let crowd = write(&writer, flags, pid, &pids).await;
     let last = Command::Annotate {
         subject: LAST.parse().expect("a fixed, valid name"),
         text: String::new(),
@@ -105,7 +114,8 @@ pub(super) async fn measure(program: &Path, flags: &EventsFlags, json: bool) -> 
     let delivered = result["delivered"].as_u64().unwrap_or_default();
     // Each subscriber is given every note, and the last one.
     let complete = result["wrong"] == 0 && delivered == flags.subscribers * (crowd.writes + 1);
-    let per_delivery = own_us as f64 / delivered.max(1) as f64;
+    let each = |us: u64| (us as f64 / delivered.max(1) as f64 * 100.0).round() / 100.0;
+    let per_delivery = each(own_us);
     if !json {
         println!(
             "{} subscribers at {:.0} events/s: {per_delivery:.2} us of CPU per delivered event, p99 {} ms",
@@ -115,17 +125,18 @@ pub(super) async fn measure(program: &Path, flags: &EventsFlags, json: bool) -> 
         );
     }
     Ok(json!({
-        "complete": complete, "cpu_us_per_delivery": (per_delivery * 100.0).round() / 100.0,
+        "complete": complete, "cpu_us_per_delivery": per_delivery,
         "p50_ms": result["p50_ms"], "p99_ms": result["p99_ms"], "delivered": delivered, "subscribers": flags.subscribers,
         "writes_per_s": crowd.rate().round(), "writes_per_s_alone": alone.rate().round(),
-        "node_cpu_us_per_delivery_with_log": (crowd.cpu_us as f64 / delivered.max(1) as f64 * 100.0).round() / 100.0,
+        "node_cpu_us_per_delivery_with_log": each(crowd.cpu_us), "cluster_cpu_us_per_delivery": each(crowd.cluster_us),
         "kib_per_subscriber": resident_mib(pid).saturating_sub(idle_mib) * 1_024 / flags.subscribers,
     }))
 }
 
 /// Commits notes at the rate; every one is waited for.
-async fn write(writer: &Writer, flags: &EventsFlags, pid: i32) -> Round {
-    let (began_us, before_us) = (OsClock.boot_us(), cpu_us(pid));
+async fn write(writer: &Writer, flags: &EventsFlags, pid: i32, pids: &[i32]) -> Round {
+    let all_us = || pids.iter().copied().map(cpu_us).sum::<u64>();
+    let (began_us, before_us, before_all_us) = (OsClock.boot_us(), cpu_us(pid), all_us());
     let (mut writing, mut begun, mut writes) = (JoinSet::new(), 0, 0);
     let bursts = flags.seconds * 1_000 / BURST_MS;
     let mut every = tokio::time::interval(Duration::from_millis(BURST_MS));
@@ -145,6 +156,7 @@ async fn write(writer: &Writer, flags: &EventsFlags, pid: i32) -> Round {
         writes,
         seconds: OsClock.boot_us().saturating_sub(began_us) as f64 / 1e6,
         cpu_us: cpu_us(pid).saturating_sub(before_us),
+        cluster_us: all_us().saturating_sub(before_all_us),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{BenchError, cpu_us, ms, percentile, resident_mib};
-use crate::client::{Client, ClientError, stream::Item};
+use crate::client::{Client, ClientError, event::Item};
 use crate::demo::{ready, three_zones};
 use crate::env::OsClock;
 use crate::local::LocalCluster;

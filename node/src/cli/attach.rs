@@ -10,7 +10,7 @@ use super::error::{CliError, code};
 use super::event::Labels;
 use super::interrupt::{Interrupts, interrupted};
 use super::log::Printer;
-use crate::client::stream::Item;
+use crate::client::event::Item;
 use crate::client::{Client, ClientError};
 use crate::wire::lease::LeaseView;
 
@@ -58,7 +58,7 @@ async fn follow(lease: LeaseId, client: &Client, console: &mut Console<'_>) -> R
                 None => silent = true,
             },
             item = events.next(), if !ended => if let Item::Event(event) = item? {
-                console.tell(&format!("{lease}: {}", labels.told(&event)));
+                console.tell(&format!("{lease}: {}", labels.told(&event.data)));
                 if matches!(event.data, Event::LeaseEnded { .. }) {
                     ended = true;
                     // What was written after the output seemed to end is read now.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::error::CliError;
 use super::render;
 use crate::client::credentials::{Credentials, Overrides};
+use crate::client::event::lane::EventLane;
 use crate::client::{Client, View};
 use crate::env::{Clock, Entropy, OsClock, OsEntropy};
 use crate::identity::secret::Secret;
@@ -162,7 +163,13 @@ impl Console<'_> {
         let bearer = credentials.bearer.as_ref();
         let addresses = credentials.addresses.clone();
         let client = Client::new(addresses, tls, bearer, self.clock.clone(), self.entropy.clone())?;
-        Ok(client.with_view(self.view))
+        let client = client.with_view(self.view);
+        let lane = bearer.and_then(|bearer| EventLane::new(&credentials, bearer).ok());
+        Ok(match lane {
+            // Without one, events come over HTTPS.
+            None => client,
+            Some(lane) => client.with_lane(lane),
+        })
     }
 
     /// Writes the nodes that answers have named into the credentials, so that the next command outlives the loss of the first node.

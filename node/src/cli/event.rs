@@ -12,7 +12,7 @@ use super::console::Console;
 use super::error::CliError;
 use super::interrupt::{Interrupts, interrupted};
 use super::render;
-use crate::client::stream::Item;
+use crate::client::event::Item;
 use crate::client::{Client, segment};
 use crate::history::sentence;
 use crate::wire::cluster::TariffView;
@@ -144,8 +144,12 @@ pub async fn events(args: EventsArgs, client: &Client, console: &mut Console<'_>
             }
         };
         match item {
-            Item::Event(event) if args.leaves_out(&event, console) => {}
-            Item::Event(event) => print(&event, &labels, console)?,
+            Item::Event(told) => {
+                let event = CloudEvent::from(*told);
+                if !args.leaves_out(&event, console) {
+                    print(&event, &labels, console)?;
+                }
+            }
             Item::Compacted(next) => {
                 console.tell(&format!("events up to {next} are no longer kept; going on after them"))
             }
@@ -187,7 +191,7 @@ pub fn print(event: &CloudEvent, labels: &Labels, console: &mut Console<'_>) -> 
     // The sentence names nodes, tokens and tenants itself; a lease it does not.
     let lease = event.data.lease().map(|lease| format!("{lease}: ")).unwrap_or_default();
     let when = render::when(event.time_ms, &console.zone);
-    let text = render::plain(&labels.told(event));
+    let text = render::plain(&labels.told(&event.data));
     console.print(&format!("{:>8}  {when}  {lease}{text}\n", event.id.to_string()))
 }
 
@@ -242,7 +246,7 @@ impl Labels {
     }
 
     /// The sentence of an event.
-    pub fn told(&self, event: &CloudEvent) -> String {
-        sentence(&event.data, &|node| self.nodes.get(&node).cloned(), &self.currency)
+    pub fn told(&self, event: &Event) -> String {
+        sentence(event, &|node| self.nodes.get(&node).cloned(), &self.currency)
     }
 }

@@ -19,10 +19,10 @@ use super::error::CliError;
 use super::event::{FilterArgs, Labels, print};
 use super::interrupt::{Interrupts, interrupted};
 use super::render;
-use crate::client::stream::Item;
+use crate::client::event::Item;
 use crate::client::{Client, ClientError, segment};
 use crate::wire::cluster::Applied;
-use crate::wire::event::EventPage;
+use crate::wire::event::{CloudEvent, EventPage};
 use crate::wire::subscription::{Acknowledgement, SubscriptionList, SubscriptionOrder, SubscriptionView};
 
 /// Events of one page.
@@ -179,9 +179,10 @@ async fn read_for_ever(
             exit_code = interrupts.next() => return Err(interrupted(exit_code, "")),
         };
         match item {
-            Item::Event(event) => {
-                print(&event, labels, console)?;
-                acks.written(event.id);
+            Item::Event(told) => {
+                let at = told.id;
+                print(&CloudEvent::from(*told), labels, console)?;
+                acks.written(at);
             }
             Item::Compacted(next) => {
                 console.tell(&format!("events up to {next} are no longer kept; going on after them"));

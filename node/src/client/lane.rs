@@ -7,7 +7,7 @@
 mod session;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::sync::Arc;

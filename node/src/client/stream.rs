@@ -1,6 +1,7 @@
-//! Streams that survive the node that serves them: events and output of work.
+//! Streams of lines that survive the node that serves them, and the output of work, which is one.
 //!
-//! The one rule: after a break, reading goes on strictly behind the last item that was given out.
+//! Owns the opening of a stream at whichever node serves it, and [`Log`]; [`super::event`] reads events from such a stream where it has
+//! no better one. The one rule: after a break, reading goes on strictly behind the last item that was given out.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -8,12 +9,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use holdfast_proto::id::{Cursor, LeaseId};
+use holdfast_proto::id::LeaseId;
 use reqwest::header::{ACCEPT, AUTHORIZATION};
-use serde::Deserialize;
 
 use super::{Client, ClientError, Try, judge};
-use crate::wire::event::CloudEvent;
 use crate::wire::lease::LogLine;
 
 /// Longest line of a stream.
@@ -21,23 +20,12 @@ const LINE_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// Tries in a row, over all known nodes, before a stream is given up; a try lasts at least a pause.
 const ROUNDS_MAX: u32 = 60;
 /// Wait before a broken stream is opened again.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
 /// Silence after which a stream counts as broken: a node gives a sign of life every 5 s, a node that hangs gives none, and
 /// its kernel answers for it.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Time for one node to begin a stream: more than an election, because reads may wait for one.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
-
-/// What an event stream gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
-    /// An event.
-    Event(Box<CloudEvent>),
-    /// Nothing of interest happened up to here.
-    Bookmark(Cursor),
-    /// Events up to this position are gone; the stream goes on behind it.
-    Compacted(Cursor),
-}
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Why nothing more comes over a connection.
 pub(crate) enum Broken {
@@ -50,7 +38,7 @@ pub(crate) enum Broken {
 /// Lines of NDJSON from one connection.
 pub(crate) struct Lines {
     /// The node that serves.
-    address: String,
+    pub(super) address: String,
     bytes: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
     rest: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
@@ -83,11 +71,12 @@ impl Lines {
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), Broken> {
         self.rest.extend_from_slice(chunk);
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let mut line: Vec<u8> = self.rest.drain(..=end).collect();
-            line.pop();
-            self.ready.push_back(line);
+        let mut from = 0;
+        while let Some(length) = self.rest[from..].iter().position(|byte| *byte == b'\n') {
+            self.ready.push_back(self.rest[from..from + length].to_vec());
+            from += length + 1;
         }
+        self.rest.drain(..from);
         if self.rest.len() > LINE_BYTES_MAX {
             Err(Broken::Cut)
         } else {
@@ -96,35 +85,7 @@ impl Lines {
     }
 }
 
-/// Events behind a position, for ever.
-pub struct Events<'a> {
-    client: &'a Client,
-    query: String,
-    after: Option<Cursor>,
-    lines: Option<Lines>,
-    /// Nodes in a row that stepped over what comes next.
-    resets: usize,
-}
-
-#[derive(Deserialize)]
-struct Note {
-    note: String,
-    next: Cursor,
-}
-
 impl Client {
-    /// Opens the event stream. `query` holds further parameters (`topic=lease&lease=lease-12`), `after` where to begin; without it the
-    /// stream begins now.
-    pub fn events(&self, query: &str, after: Option<Cursor>) -> Events<'_> {
-        Events {
-            client: self,
-            query: query.to_owned(),
-            after,
-            lines: None,
-            resets: 0,
-        }
-    }
-
     /// Opens the output of a lease's work; `follow` reads on until the lease has ended.
     pub fn log(&self, lease: LeaseId, follow: bool) -> Log<'_> {
         Log {
@@ -184,73 +145,6 @@ impl Client {
             (None, Some(problem)) => ClientError::Refused { problem },
             (None, None) => ClientError::Unreachable { addresses, source },
         })
-    }
-}
-
-impl Events<'_> {
-    /// Where to go on later: everything up to here was given out.
-    pub fn position(&self) -> Option<Cursor> {
-        self.after
-    }
-
-    /// The next item.
-    ///
-    /// # Errors
-    /// When the request is refused, or no node serves it for a long while.
-    pub async fn next(&mut self) -> Result<Item, ClientError> {
-        loop {
-            if self.lines.is_none() {
-                let after = self.after.map(|after| format!("&after={after}")).unwrap_or_default();
-                self.lines = Some(self.client.open(&format!("/v1/events?{}{after}", self.query)).await?);
-            }
-            let Some(lines) = &mut self.lines else { continue };
-            match lines.next().await {
-                Ok(Some(line)) => {
-                    if let Some(item) = self.read(&line)? {
-                        return Ok(item);
-                    }
-                    continue;
-                }
-                Err(Broken::Silent) => self.client.doubt(&lines.address),
-                Ok(None) | Err(Broken::Cut) => {}
-            }
-            self.lines = None;
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    fn noted(&mut self, note: &Note) -> Option<Item> {
-        if note.note == "reset" {
-            // Another node may have what this one stepped over.
-            let lines = self.lines.take()?;
-            if self.resets < self.client.addresses().len() {
-                self.resets += 1;
-                self.client.doubt(&lines.address);
-                return None;
-            }
-        }
-        self.after = Some(note.next);
-        match note.note.as_str() {
-            "bookmark" => Some(Item::Bookmark(note.next)),
-            "compacted" | "reset" => {
-                self.lines = None;
-                Some(Item::Compacted(note.next))
-            }
-            _ => None,
-        }
-    }
-
-    fn read(&mut self, line: &[u8]) -> Result<Option<Item>, ClientError> {
-        if let Ok(note) = serde_json::from_slice::<Note>(line) {
-            return Ok(self.noted(&note));
-        }
-        let event: CloudEvent = serde_json::from_slice(line).map_err(|error| ClientError::Garbled {
-            address: self.client.addresses().join(", "),
-            reason: error.to_string(),
-        })?;
-        self.after = Some(event.id);
-        self.resets = 0;
-        Ok(Some(Item::Event(Box::new(event))))
     }
 }
 

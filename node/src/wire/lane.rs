@@ -135,6 +135,21 @@ pub struct Refused {
     pub rejection: Option<Rejection>,
 }
 
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        Self {
+            kind: format!("urn:holdfast:problem:{}", refused.code),
+            title: refused.code.replace('-', " "),
+            status: refused.status,
+            detail: refused.detail,
+            code: refused.code,
+            request: None,
+            index: refused.index,
+            rejection: refused.rejection,
+        }
+    }
+}
+
 impl From<&Problem> for Refused {
     fn from(problem: &Problem) -> Self {
         Self {

@@ -347,3 +347,58 @@ async fn what_a_lost_node_wrote_is_said_to_be_missing_and_each_place_has_its_hea
         assert!(err.contains(&said), "{said}: {err}");
     }
 }
+
+/// The numbers in the notes that a reader was told, in the order in which it was.
+fn numbers(lines: &[String]) -> Vec<u64> {
+    let told = lines
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    told.map(|event| event["data"]["text"].as_str().unwrap().parse().unwrap())
+        .collect()
+}
+
+/// CASES 33: a rolling restart delivered some messages twice.
+#[tokio::test]
+async fn a_subscription_is_told_each_number_once_while_its_nodes_are_restarted_one_by_one() {
+    let _alone = alone().await;
+    let mut cluster = cluster(3).await;
+    // It is told of the first node only, and learns of the others there.
+    let order = [
+        "--json",
+        "subscribe",
+        "counts",
+        "--from",
+        "start",
+        "--type",
+        "annotated",
+    ];
+    let mut reader = Running::start(&cluster, &[0], &order);
+    cluster.json(&["note", "count", "1"]).await.unwrap();
+    let (mut told, mut written) = (reader.until("\"text\":\"1\"").await, 1);
+    for restarted in 0..3 {
+        for step in 0..3 {
+            match step {
+                0 => cluster.kill_daemon(restarted).await,
+                1 => cluster.restart(restarted).await.unwrap(),
+                _ => {}
+            }
+            for _ in 0..3 {
+                written += 1;
+                let number = written.to_string();
+                cluster.json(&["note", "count", &number]).await.unwrap();
+            }
+            let last = format!("\"text\":\"{written}\"");
+            told.extend(reader.until(&last).await);
+        }
+    }
+    let all: Vec<u64> = (1..=written).collect();
+    assert_eq!(numbers(&told), all);
+    // What it had written it has acknowledged; the next reader of that name goes on behind it.
+    reader.signal(Signal::INT);
+    assert_eq!(reader.code().await, Some(130));
+    written += 1;
+    cluster.json(&["note", "count", &written.to_string()]).await.unwrap();
+    let mut next = Running::start(&cluster, &[1], &["--json", "subscribe", "counts", "--once"]);
+    assert_eq!(numbers(&next.rest().await), [written]);
+    assert_eq!(next.code().await, Some(0));
+}

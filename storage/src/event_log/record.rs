@@ -50,16 +50,30 @@ pub(super) fn from_events(events: &[EventRecord]) -> Record {
 pub(super) fn to_events(record: RecordRef<'_>) -> Result<Vec<EventRecord>, EventsError> {
     let index = record.index;
     let mut events = Vec::with_capacity(record.node.min(1024) as usize);
+    let mut failed = None;
+    frames(record, |frame| match EventRecord::decode(frame) {
+        Ok(event) => events.push(event),
+        Err(source) => {
+            let at = events.len();
+            failed.get_or_insert(EventsError::Event { index, at, source });
+        }
+    })?;
+    failed.map_or(Ok(events), Err)
+}
+
+/// Shows `visit` the frame of each event of a record, in order.
+pub(super) fn frames(record: RecordRef<'_>, mut visit: impl FnMut(&[u8])) -> Result<(), EventsError> {
+    let index = record.index;
+    let mut found = 0;
     let mut rest = record.payload;
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
-        let frame = after.get(..length).ok_or(EventsError::Short { index })?;
-        let at = events.len();
-        events.push(EventRecord::decode(frame).map_err(|source| EventsError::Event { index, at, source })?);
+        visit(after.get(..length).ok_or(EventsError::Short { index })?);
         rest = &after[length..];
+        found += 1;
     }
-    if rest.is_empty() && events.len() as u64 == record.node {
-        Ok(events)
+    if rest.is_empty() && found == record.node {
+        Ok(())
     } else {
         Err(EventsError::Short { index })
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::error::ReadError;
 use super::record::{self, RecordRef};
-use super::scan::{Scanner, Step};
+use super::scan::{PIECE, Scanner, Step};
 use super::{Files, Position, Record, segment};
 use crate::disk::DiskFile;
 
@@ -43,10 +43,23 @@ impl Reader {
         segment: u32,
         offset: u32,
         end: u32,
+        visit: impl FnMut(Position, RecordRef<'_>) -> bool,
+    ) -> Result<(), ReadError> {
+        self.scan_in_pieces(PIECE, segment, offset, end, visit)
+    }
+
+    /// The same, with so many bytes read at once: less than usual for a visit that ends soon.
+    pub fn scan_in_pieces(
+        &self,
+        piece: usize,
+        segment: u32,
+        offset: u32,
+        end: u32,
         mut visit: impl FnMut(Position, RecordRef<'_>) -> bool,
     ) -> Result<(), ReadError> {
         let file = self.file(segment)?;
-        let mut scanner = Scanner::new(&*file, segment, offset.max(segment::HEADER_BYTES), end);
+        let begin = offset.max(segment::HEADER_BYTES);
+        let mut scanner = Scanner::new(&*file, segment, begin, end).in_pieces_of(piece);
         while scanner.offset() < end {
             let at = scanner.offset();
             let failed = |source| ReadError::Read {

@@ -19,6 +19,8 @@ pub(super) struct Scanner<'f> {
     offset: u32,
     limit: u32,
     buffer: Vec<u8>,
+    /// Bytes that are read at once.
+    piece: usize,
     /// The file offset of the buffer's first byte.
     base: u32,
 }
@@ -37,8 +39,15 @@ impl<'f> Scanner<'f> {
             offset,
             limit,
             buffer: Vec::new(),
+            piece: PIECE,
             base: offset,
         }
+    }
+
+    /// Reads so many bytes at once, for whoever stops soon.
+    pub(super) fn in_pieces_of(mut self, piece: usize) -> Self {
+        self.piece = piece;
+        self
     }
 
     pub(super) fn offset(&self) -> u32 {
@@ -85,7 +94,7 @@ impl<'f> Scanner<'f> {
         self.base = self.offset;
         let have = self.buffer.len();
         let room = self.limit.saturating_sub(self.base) as usize;
-        let want = need.max(PIECE).min(room);
+        let want = need.max(self.piece).min(room);
         if want > have {
             self.buffer.resize(want, 0);
             let at = u64::from(self.base) + have as u64;

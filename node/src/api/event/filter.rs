@@ -16,6 +16,9 @@ use crate::api::problem::Failure;
 /// Leases remembered as the caller's after the state has forgotten them; the oldest go first.
 const OWN_LEASES_MAX: usize = 65_536;
 
+/// The tag of an acknowledgement.
+const ACKNOWLEDGED: u16 = 56;
+
 /// A tag that no event has.
 const NO_TAG: u16 = u16::MAX;
 
@@ -49,6 +52,8 @@ pub struct Filter {
     no_acknowledgements: bool,
     /// Leases of the tenant that is looked for, learnt from their requests as the stream passed them.
     passed: BTreeSet<LeaseId>,
+    /// The tags that pass, where nothing but the tag decides; no event has to be looked into.
+    tags: Option<BTreeSet<u16>>,
 }
 
 impl Filter {
@@ -62,13 +67,13 @@ impl Filter {
     pub fn of_subscription(caller: Caller, wanted: &EventFilter) -> Self {
         let mut filter = Self::of(caller, wanted);
         filter.no_acknowledgements = true;
-        filter
+        filter.with_tags()
     }
 
     fn of(caller: Caller, wanted: &EventFilter) -> Self {
         // A type that only a later version knows passes nothing.
         let tag = |name: &Name| kind(name.as_str()).map_or(NO_TAG, |(tag, _)| tag);
-        Self {
+        let filter = Self {
             topics: wanted.topics.iter().copied().collect(),
             types: wanted.types.iter().map(tag).collect(),
             lease: wanted.lease,
@@ -76,8 +81,26 @@ impl Filter {
             node: wanted.node,
             no_acknowledgements: false,
             passed: BTreeSet::new(),
+            tags: None,
             caller,
-        }
+        };
+        filter.with_tags()
+    }
+
+    fn with_tags(mut self) -> Self {
+        let looks_inside = self.lease.is_some() || self.tenant.is_some() || self.node.is_some();
+        self.tags = (self.caller.sees_all() && !looks_inside).then(|| {
+            let wanted = Event::TABLE
+                .iter()
+                .filter(|(tag, _, topic)| self.wants_kind(*tag, *topic));
+            wanted.map(|(tag, ..)| *tag).collect()
+        });
+        self
+    }
+
+    /// Whether an event with this tag passes, where nothing but the tag decides.
+    pub fn judges_by_tag(&self) -> Option<&BTreeSet<u16>> {
+        self.tags.as_ref()
     }
 
     /// Whose rights it keeps to.
@@ -109,11 +132,7 @@ impl Filter {
 
     fn wants(&self, state: &Machine, record: &EventRecord) -> bool {
         let event = &record.event;
-        (self.topics.is_empty() || self.topics.contains(&event.topic()))
-            && match self.types.is_empty() {
-                true => !(self.no_acknowledgements && matches!(event, Event::EventsAcknowledged { .. })),
-                false => self.types.contains(&event.tag()),
-            }
+        self.wants_kind(event.tag(), event.topic())
             && self.lease.is_none_or(|lease| event.lease() == Some(lease))
             && self.node.is_none_or(|node| mentions(event, node))
             && self.tenant.as_ref().is_none_or(|tenant| match event {
@@ -123,6 +142,14 @@ impl Filter {
                 }
                 event => event.lease().is_some_and(|lease| self.belongs(state, lease, tenant)),
             })
+    }
+
+    fn wants_kind(&self, tag: u16, topic: Topic) -> bool {
+        (self.topics.is_empty() || self.topics.contains(&topic))
+            && match self.types.is_empty() {
+                true => !(self.no_acknowledgements && tag == ACKNOWLEDGED),
+                false => self.types.contains(&tag),
+            }
     }
 
     fn belongs(&self, state: &Machine, lease: LeaseId, tenant: &TenantId) -> bool {

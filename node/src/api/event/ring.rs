@@ -5,25 +5,57 @@
 //! to its beginning from disk joins it without a gap.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use axum::body::Bytes;
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::id::Cursor;
 
-use super::present;
 use crate::api::seam::{Committed, HistoryError};
+use crate::wire::event::{CloudEventRef, source};
 
-/// Most bytes of JSON that the ring keeps.
-const RING_BYTES: usize = 16 << 20;
+/// About how many bytes the ring keeps.
+const RING_BYTES: usize = 24 << 20;
+/// An event's forms take about this many times the bytes of its frame: JSON is twice as long.
+const FORMS: usize = 3;
 
-/// An event and its public form.
+/// An event, and the forms in which it is sent, each written by the first that needs it.
 #[derive(Debug)]
 pub struct Line {
     /// The event.
     pub record: Arc<EventRecord>,
-    /// Its JSON.
-    pub json: Bytes,
+    source: Arc<str>,
+    json: OnceLock<Bytes>,
+    frame: OnceLock<Bytes>,
+}
+
+impl Line {
+    fn new(record: Arc<EventRecord>, source: Arc<str>) -> Self {
+        Self {
+            record,
+            source,
+            json: OnceLock::new(),
+            frame: OnceLock::new(),
+        }
+    }
+
+    /// Its JSON, as CloudEvents have it.
+    pub fn json(&self) -> &Bytes {
+        self.json.get_or_init(|| {
+            let event = CloudEventRef::of(&self.source, &self.record);
+            serde_json::to_vec(&event).unwrap_or_default().into()
+        })
+    }
+
+    /// Its frame, as it lies in the log.
+    pub fn frame(&self) -> &Bytes {
+        self.frame.get_or_init(|| self.record.encode())
+    }
+
+    /// About how many bytes it takes once all forms are written.
+    fn weight(&self) -> usize {
+        self.frame().len() * FORMS
+    }
 }
 
 /// The newest events of a node.
@@ -58,13 +90,13 @@ impl Ring {
             return Ok(lines);
         }
         if after < self.held().last {
-            return write_all(committed, after, limit).await;
+            return read_lines(committed, after, limit).await;
         }
         let _reading = self.reading.lock().await;
         if let Some(lines) = self.held().after(after, limit) {
             return Ok(lines);
         }
-        let lines = write_all(committed, after, limit).await?;
+        let lines = read_lines(committed, after, limit).await?;
         self.held().extend(after, &lines, lines.len() < limit);
         Ok(lines)
     }
@@ -74,14 +106,11 @@ impl Ring {
     }
 }
 
-async fn write_all(committed: &dyn Committed, after: Cursor, limit: usize) -> Result<Vec<Arc<Line>>, HistoryError> {
+async fn read_lines(committed: &dyn Committed, after: Cursor, limit: usize) -> Result<Vec<Arc<Line>>, HistoryError> {
     let records = committed.events(after, limit).await?;
-    let state = committed.state();
-    let write = |record: Arc<EventRecord>| {
-        let json = serde_json::to_vec(&present(&state, &record)).unwrap_or_default().into();
-        Arc::new(Line { record, json })
-    };
-    Ok(records.into_iter().map(write).collect())
+    let source: Arc<str> = source(committed.state().cluster.id).into();
+    let line = |record| Arc::new(Line::new(record, source.clone()));
+    Ok(records.into_iter().map(line).collect())
 }
 
 impl Kept {
@@ -106,11 +135,11 @@ impl Kept {
             self.after = after;
         }
         self.last = last.record.cursor;
-        self.bytes += lines.iter().map(|line| line.json.len()).sum::<usize>();
+        self.bytes += lines.iter().map(|line| line.weight()).sum::<usize>();
         self.lines.extend(lines.iter().cloned());
         while self.bytes > RING_BYTES {
             let Some(oldest) = self.lines.pop_front() else { break };
-            self.bytes -= oldest.json.len();
+            self.bytes -= oldest.weight();
             self.after = oldest.record.cursor;
         }
     }
@@ -137,10 +166,9 @@ mod tests {
             request: None,
             event,
         };
-        Arc::new(Line {
-            record: Arc::new(record),
-            json: vec![b' '; bytes].into(),
-        })
+        let line = Line::new(Arc::new(record), source(None).into());
+        line.frame.set(vec![b' '; bytes].into()).unwrap();
+        Arc::new(line)
     }
 
     fn indexes(lines: Option<Vec<Arc<Line>>>) -> Option<Vec<u64>> {
@@ -171,7 +199,7 @@ mod tests {
     #[test]
     fn the_ring_keeps_to_its_bytes_and_then_sends_readers_to_the_log() {
         let mut kept = Kept::default();
-        let half = RING_BYTES / 2;
+        let half = RING_BYTES / FORMS / 2;
         kept.extend(at(0), &[line(1, half), line(2, half)], true);
         kept.extend(at(2), &[line(3, half)], true);
         assert_eq!(indexes(kept.after(at(0), 9)), None);

@@ -17,8 +17,8 @@ use reqwest::Method;
 
 use super::world::{World, name, shown};
 use crate::api::Limits;
-use crate::client::stream::Item;
-use crate::wire::event::EventPage;
+use crate::client::event::Item;
+use crate::wire::event::{CloudEvent, CloudEventRef, EventPage};
 use crate::wire::lease::{LeaseAccepted, LeaseOrder};
 
 fn note(world: &World, text: &str) {
@@ -143,6 +143,14 @@ async fn every_kind_of_event_is_in_the_stream_in_full_and_under_its_topic() {
             }
         };
         assert_eq!(event.id, record.cursor, "{} is left out", record.event.name());
+        let event = CloudEvent::from(*event);
+        // A page is made of the one form, a stream of the other.
+        let source = event.source.clone();
+        let line = serde_json::to_string(&CloudEventRef::of(&source, record)).unwrap();
+        assert_eq!(
+            line,
+            serde_json::to_string(&CloudEvent::of(event.cluster(), record)).unwrap()
+        );
         assert_eq!(event.kind, format!("holdfast.{}", record.event.name()));
         assert_eq!(event.data, record.event);
         assert_eq!(event.request, record.request.map(|key| key.id));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::world::{World, name};
 use crate::api::seam::Committed;
-use crate::client::stream::Item;
+use crate::client::event::Item;
 use crate::client::{Client, ClientError};
 use crate::wire::cluster::Applied;
 use crate::wire::event::{CloudEvent, EventPage};
@@ -83,7 +83,7 @@ async fn a_reader_goes_on_behind_what_it_acknowledged_and_is_told_the_rest_again
     let mut again = Vec::new();
     while again.len() < 2 {
         if let Item::Event(event) = stream.next().await.unwrap() {
-            again.push(text(&event));
+            again.push(text(&CloudEvent::from(*event)));
         }
     }
     assert_eq!(again, ["note 3", "note 4"]);
@@ -111,7 +111,7 @@ async fn a_reader_is_served_without_a_leader_from_what_the_node_knows() {
     let mut stream = client.events("subscription=notes", None);
     let event = loop {
         if let Item::Event(event) = stream.next().await.unwrap() {
-            break event;
+            break CloudEvent::from(*event);
         }
     };
     assert_eq!(text(&event), "one");

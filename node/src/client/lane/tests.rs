@@ -55,8 +55,14 @@ fn cut() -> NetError {
     }
 }
 
-fn pair() -> (Channel, Channel) {
-    let [Ends(a_in, a_out), Ends(b_in, b_out)] = [(), ()].map(|()| mpsc::channel(64)).map(|(i, o)| Ends(i, o));
+/// Both ends of a channel in memory, which holds 64 frames each way.
+pub(crate) fn pair() -> (Channel, Channel) {
+    pair_of(64)
+}
+
+/// The same, which holds so many frames.
+pub(crate) fn pair_of(frames: usize) -> (Channel, Channel) {
+    let [Ends(a_in, a_out), Ends(b_in, b_out)] = [(), ()].map(|()| mpsc::channel(frames)).map(|(i, o)| Ends(i, o));
     let channel = |into, from| Channel {
         sink: Box::new(Sending(Some(into))),
         source: Box::new(Receiving(from)),

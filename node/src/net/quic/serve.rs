@@ -25,6 +25,8 @@ use crate::wire::lane;
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 /// Channels that one client connection may have open.
 const CLIENT_CHANNELS_MAX: usize = 16;
+/// What may be on its way to a client unacknowledged: what a subscriber that says nothing can cost.
+const CLIENT_SEND_BYTES: u64 = 2 * 1_024 * 1_024;
 /// Application code with which connections of a node's protocols that show no certificate are closed.
 const STRANGER: VarInt = VarInt::from_u32(3);
 /// Application code with which a removed node's connections are closed.
@@ -80,6 +82,7 @@ impl Serving {
 
     /// A client that opens no channel, or none any more, is let go: it costs memory, and has shown nothing.
     async fn serve_client(self: Arc<Self>, connection: Connection) {
+        connection.set_send_window(CLIENT_SEND_BYTES);
         let mut channels = JoinSet::new();
         loop {
             let accepted = tokio::select! {
