@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use holdfast_proto::id::LeaseId;
 use reqwest::header::{ACCEPT, AUTHORIZATION};
+use tokio::time::{Sleep, sleep};
 
 use super::{Client, ClientError, Try, judge};
 use crate::wire::lease::LogLine;
@@ -42,6 +44,8 @@ pub(crate) struct Lines {
     bytes: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
     rest: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
+    /// Over when nothing has come for too long, however often whoever waits begins to wait anew.
+    silence: Pin<Box<Sleep>>,
 }
 
 impl Lines {
@@ -51,6 +55,7 @@ impl Lines {
             bytes: response.bytes_stream().boxed(),
             rest: Vec::new(),
             ready: VecDeque::new(),
+            silence: Box::pin(sleep(SILENCE_MAX)),
         }
     }
 
@@ -60,11 +65,16 @@ impl Lines {
             if let Some(line) = self.ready.pop_front() {
                 return Ok(Some(line));
             }
-            match tokio::time::timeout(SILENCE_MAX, self.bytes.next()).await {
-                Err(_) => return Err(Broken::Silent),
-                Ok(None) => return Ok(None),
-                Ok(Some(Err(_))) => return Err(Broken::Cut),
-                Ok(Some(Ok(chunk))) => self.take(&chunk)?,
+            let came = tokio::select! {
+                biased;
+                came = self.bytes.next() => came,
+                () = &mut self.silence => return Err(Broken::Silent),
+            };
+            self.silence = Box::pin(sleep(SILENCE_MAX));
+            match came {
+                None => return Ok(None),
+                Some(Err(_)) => return Err(Broken::Cut),
+                Some(Ok(chunk)) => self.take(&chunk)?,
             }
         }
     }

@@ -3,11 +3,14 @@
 //! Read by [`super::EventStream`] and by the benches. A task of its own reads the channel, because half a frame must not be lost when
 //! whoever waits for it stops waiting. The one rule: it reads ahead by a few frames and no more; the rest waits at the node.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use holdfast_proto::event::EventRecord;
 use holdfast_proto::frame;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
+use tokio::time::{Sleep, sleep};
 
 use crate::client::stream::{Broken, SILENCE_MAX};
 use crate::net::Channel;
@@ -33,6 +36,8 @@ pub(crate) struct Frames {
     reading: JoinHandle<()>,
     /// What is left of the frame that is being given out.
     rest: Bytes,
+    /// Over when nothing has come for too long, however often whoever waits begins to wait anew.
+    silence: Pin<Box<Sleep>>,
 }
 
 impl Frames {
@@ -56,6 +61,7 @@ impl Frames {
             came,
             reading,
             rest: Bytes::new(),
+            silence: Box::pin(sleep(SILENCE_MAX)),
         }
     }
 
@@ -65,11 +71,13 @@ impl Frames {
             if let Some(record) = take(&mut self.rest).map_err(|_| Broken::Cut)? {
                 return Ok(Some(Part::Event(record)));
             }
-            let bytes = match tokio::time::timeout(SILENCE_MAX, self.came.recv()).await {
-                Err(_) => return Err(Broken::Silent),
-                Ok(None) => return Ok(None),
-                Ok(Some(bytes)) => bytes,
+            let came = tokio::select! {
+                biased;
+                came = self.came.recv() => came,
+                () = &mut self.silence => return Err(Broken::Silent),
             };
+            self.silence = Box::pin(sleep(SILENCE_MAX));
+            let Some(bytes) = came else { return Ok(None) };
             match frame::open(&bytes).map_err(|_| Broken::Cut)? {
                 (kind::DELIVERED, payload) => self.rest = bytes.slice_ref(payload),
                 (kind::NOTED, payload) => {
