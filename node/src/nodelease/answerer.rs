@@ -127,8 +127,6 @@ struct Leading {
     round_ended: bool,
     ticked_ms: Option<u64>,
     ticks: u64,
-    /// What waits is left for the tick that is due then.
-    tick_due_ms: Option<u64>,
 }
 
 /// The answering side. See the file's head.
@@ -187,7 +185,6 @@ impl Answerer {
             round_ended: false,
             ticked_ms: None,
             ticks: 0,
-            tick_due_ms: None,
         });
     }
 
@@ -240,7 +237,6 @@ impl Answerer {
         let given_up = memory.given_up == Some(renew.generation);
         let fit_at_arrival = same && !given_up && known.is_some_and(|node| is_heard(node.status));
         leading.waiting.insert(renew.node, Waiting { renew, fit_at_arrival });
-        leading.tick_due_ms = phase::tick_due_ms(&self.timing, now.boot_ms, leading.ticked_ms);
         if !self.rules.quorum_round {
             let waiting: Vec<_> = std::mem::take(&mut leading.waiting).into_values().collect();
             return self.hand_over(now, 0, waiting, view);
@@ -283,8 +279,6 @@ impl Answerer {
         };
         let last = leading.ticked_ms.replace(now.boot_ms);
         leading.ticks += 1;
-        leading.tick_due_ms = None;
-        let asked = !leading.waiting.is_empty();
         let on_time = last.is_some_and(|last| now.boot_ms - last <= self.timing.tick_ms + self.timing.tick_ms / 2);
         let ended = std::mem::replace(&mut leading.round_ended, false);
         let good = !self.rules.good_ticks || (on_time && drained && ended);
@@ -292,11 +286,11 @@ impl Answerer {
         if good && let Some(ready_ms) = leading.ready_ms {
             outputs.extend(self.judge(now.boot_ms, ready_ms, view));
         }
-        // What waits was left for this tick. A tick counts only when a round ended in it, so once somebody is late each tick
-        // begins one. Before that a round that questions have just begun will do. Rounds are never farther apart than a tick and a half: they are
+        // A tick counts only when a round ended in it, so once somebody is late each tick begins one. Before that a round
+        // that questions have just begun will do. Rounds are never farther apart than a tick and a half: they are
         // heartbeats too.
         let recent = self.began_since(now.boot_ms.saturating_sub(self.timing.tick_ms / 2));
-        if asked || !recent || self.awaits_somebody(now.boot_ms, view) {
+        if !recent || self.awaits_somebody(now.boot_ms, view) {
             outputs.extend(self.begin_round(now.boot_ms));
         }
         outputs
@@ -333,13 +327,11 @@ impl Answerer {
     pub fn wake_ms(&self) -> Option<u64> {
         let leading = self.leading.as_ref()?;
         let idle = !leading.waiting.is_empty() && leading.round.is_none();
-        idle.then(|| self.round_from_ms(leading))
-    }
-
-    /// When the next round may begin.
-    fn round_from_ms(&self, leading: &Leading) -> u64 {
-        let gap_over_ms = leading.round_began_ms.map(|began| began + self.timing.round_gap_ms);
-        gap_over_ms.max(leading.tick_due_ms).unwrap_or(0)
+        idle.then(|| {
+            leading
+                .round_began_ms
+                .map_or(0, |began| began + self.timing.round_gap_ms)
+        })
     }
 
     /// Reports whether `NodeReturned` for this generation shows a nonce that this leader gave the node in its present term. The caller
@@ -362,11 +354,13 @@ impl Answerer {
     }
 
     fn begin_round(&mut self, now_ms: u64) -> Option<Output> {
-        let leading = self.leading.as_ref()?;
-        if leading.round.is_some() || now_ms < self.round_from_ms(leading) {
+        let leading = self.leading.as_mut()?;
+        let early = leading
+            .round_began_ms
+            .is_some_and(|began| now_ms < began + self.timing.round_gap_ms);
+        if leading.round.is_some() || early {
             return None;
         }
-        let leading = self.leading.as_mut()?;
         self.rounds += 1;
         leading.round_began_ms = Some(now_ms);
         let covers = std::mem::take(&mut leading.waiting).into_values().collect();

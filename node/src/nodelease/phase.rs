@@ -13,9 +13,8 @@ const TOGETHER: usize = 32;
 /// How long a node is to wait with its next question. `ticks` are the leader's so far and the time of the last one; `nodes` is
 /// how many ask it.
 ///
-/// All ask at one moment, shortly before a tick, whose round does for them all: a quorum round wakes each voter several times. It is
-/// so short before it that the answer comes before the 25 ms are over after which QUIC would acknowledge the question by a packet of
-/// its own. Many nodes are spread over the period in groups: one burst of questions would overflow the socket.
+/// All ask at one moment, shortly before a tick, which then need not begin a round of its own: a quorum round wakes each voter
+/// several times. Many nodes are spread over the period in groups: one burst of questions would overflow the socket.
 pub(super) fn again_ms(timing: &Timing, now_ms: u64, ticks: Option<(u64, u64)>, node: NodeId, nodes: usize) -> u64 {
     let (period, tick) = (timing.renew_every_ms, timing.tick_ms);
     let Some((ticks, ticked_ms)) = ticks else {
@@ -25,14 +24,7 @@ pub(super) fn again_ms(timing: &Timing, now_ms: u64, ticks: Option<(u64, u64)>, 
     let offset = period * (node.0 % groups) / groups;
     let since_shared_tick = ticks % (period / tick).max(1) * tick;
     // Some moment at which this group asks; those a whole number of periods away are the others.
-    let aim = ticked_ms + 2 * period + offset - since_shared_tick - tick / 12;
+    let aim = ticked_ms + 2 * period + offset - since_shared_tick - tick / 4;
     let least = now_ms + period / 4;
     period / 4 + (aim + (least / period + 1) * period - least) % period
-}
-
-/// The tick that a question which comes now is left for, when that is at most a quarter of a tick away: the tick begins a round in
-/// any case, and the first of those who ask together would begin one for itself alone.
-pub(super) fn tick_due_ms(timing: &Timing, now_ms: u64, ticked_ms: Option<u64>) -> Option<u64> {
-    let due_ms = ticked_ms? + timing.tick_ms;
-    (now_ms < due_ms && due_ms - now_ms <= timing.tick_ms / 4).then_some(due_ms)
 }

@@ -370,26 +370,6 @@ fn questions_that_come_together_share_one_round() {
 }
 
 #[test]
-fn questions_shortly_before_a_tick_share_its_round() {
-    let view = View::of(3);
-    let mut leader = Leader::new(Rules::ALL, &view);
-    leader.ticks(1, &view);
-    let due_ms = leader.now_ms + T.tick_ms;
-    leader.now_ms = due_ms - T.tick_ms / 8;
-    (1..=3).for_each(|id| leader.ask(id, id, true, &view));
-    assert_eq!(leader.open.len(), 0, "the first of them began a round for itself alone");
-    assert_eq!(
-        leader.answerer.wake_ms(),
-        Some(due_ms),
-        "a tick that does not come must not leave them waiting"
-    );
-    leader.tick(&view);
-    assert_eq!(leader.open.len(), 1);
-    leader.finish(&view);
-    assert_eq!(leader.said.len(), 3);
-}
-
-#[test]
 fn another_nodes_renewal_is_not_even_refused() {
     let view = View::of(2);
     let mut leader = Leader::new(Rules::ALL, &view);
