@@ -11,9 +11,8 @@ use std::time::Duration;
 use holdfast_node::boot::view::{LeaseView, standing};
 use holdfast_node::consensus::Propose;
 use holdfast_node::consensus::leadership::Lead;
-use holdfast_node::net::{Class, Transport};
 use holdfast_node::nodelease::asker::{self, Asker, AskerSetup};
-use holdfast_node::nodelease::wire::{self, Message, Renew, Reply};
+use holdfast_node::nodelease::wire::Reply;
 use holdfast_node::nodelease::{Rules, Timing, Verdict};
 use holdfast_proto::command::Command;
 use holdfast_proto::id::NodeId;
@@ -25,6 +24,7 @@ use crate::fault::{Fault, Plan, Step, Target, Way};
 use crate::mutant::Mutant;
 use crate::random::Stream;
 use crate::renewals::voter::{self, Ground};
+use crate::renewals::{Replies, question};
 use crate::runtime::{self, Host, Simulated};
 use crate::workload::setup;
 use crate::world::assembly::Live;
@@ -53,8 +53,8 @@ pub struct Outcome {
 const SPAN_MS: u64 = 40_000;
 /// How long a healed cluster may take until every node is renewed again.
 const HEAL: Duration = Duration::from_secs(30);
-/// How long one question, and one proposal, may take; the first as in production.
-const CALL_WAIT: Duration = Duration::from_secs(2);
+/// How long one proposal may take.
+const PROPOSAL_WAIT: Duration = Duration::from_secs(2);
 /// How often the world looks whether a machine has begun a new life.
 const LOOK: Duration = Duration::from_millis(5);
 /// Furthest that a sound clock's rate is from true.
@@ -138,7 +138,7 @@ fn propose(live: &Live, node: NodeId, command: Command) {
     let replica = live.replica.clone();
     runtime::spawn_on(Host(node.0), async move {
         let proposing = replica.propose(setup::of_node(node, command));
-        let _ = runtime::timeout(CALL_WAIT, proposing).await;
+        let _ = runtime::timeout(PROPOSAL_WAIT, proposing).await;
     });
 }
 
@@ -290,7 +290,7 @@ impl Node {
         });
     }
 
-    fn carry_out(&self, outputs: Vec<asker::Output>, replies: &mpsc::UnboundedSender<(NodeId, Reply)>) {
+    fn carry_out(&self, outputs: Vec<asker::Output>, replies: &Replies) {
         let (node, incarnation) = (self.id, setup::incarnation(self.id, self.life));
         for output in outputs {
             match output {
@@ -335,22 +335,6 @@ fn place(node: NodeId) -> usize {
 
 fn boot_ms() -> u64 {
     runtime::local_now().since_boot_ns() / 1_000_000
-}
-
-async fn question(
-    cluster: Cluster,
-    node: NodeId,
-    to: NodeId,
-    renew: Renew,
-    replies: mpsc::UnboundedSender<(NodeId, Reply)>,
-) {
-    let transport = cluster.network.transport(Host(node.0));
-    let call = transport.call(to, Class::Lease, wire::encode(&Message::Question(renew)));
-    let answer = runtime::timeout(CALL_WAIT, call).await.ok().and_then(Result::ok);
-    if let Some(Ok(Message::Reply(reply))) = answer.map(|frame| wire::decode(&frame)) {
-        // The node may have ended.
-        let _ = replies.send((to, reply));
-    }
 }
 
 #[cfg(test)]

@@ -262,7 +262,8 @@ fn note_margin(shared: &Shared, before: Option<u64>, after: Option<u64>) {
     });
 }
 
-type Replies = mpsc::UnboundedSender<(NodeId, Reply)>;
+/// Where the replies to a node's questions go, each with who sent it.
+pub(crate) type Replies = mpsc::UnboundedSender<(NodeId, Reply)>;
 
 fn send(shared: &Shared, cluster: &Cluster, node: NodeId, outputs: Vec<asker::Output>, replies: &Replies) {
     for output in outputs {
@@ -276,7 +277,8 @@ fn send(shared: &Shared, cluster: &Cluster, node: NodeId, outputs: Vec<asker::Ou
     }
 }
 
-async fn question(cluster: Cluster, node: NodeId, to: NodeId, renew: Renew, replies: Replies) {
+/// Asks one voter, as a node does.
+pub(crate) async fn question(cluster: Cluster, node: NodeId, to: NodeId, renew: Renew, replies: Replies) {
     let transport = cluster.network.transport(Host(node.0));
     let call = transport.call(to, Class::Lease, wire::encode(&Message::Question(renew)));
     let answer = runtime::timeout(CALL_WAIT, call).await.ok().and_then(Result::ok);

@@ -96,7 +96,10 @@ impl Carrier {
 }
 
 /// One thing that a node said.
-#[allow(clippy::large_enum_variant, reason = "it is taken apart at once, and boxing would cost each event")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and boxing would cost each event"
+)]
 enum Said {
     Event(Told),
     Note(Note, Cursor),

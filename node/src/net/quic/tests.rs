@@ -193,6 +193,16 @@ async fn members_talk_on_every_class_and_know_who_speaks() {
 }
 
 #[tokio::test]
+async fn a_call_takes_the_ends_of_its_stream_and_asks_nobody_to_stop() {
+    let (a, b) = pair(&authority());
+    for _ in 0..20 {
+        a.ask(b.id, Class::Control).await.unwrap();
+    }
+    let stats = a.quic.lane(Lane::Main).live(b.id, Class::Control).unwrap().stats();
+    assert_eq!((stats.frame_tx.stop_sending, stats.frame_rx.stop_sending), (0, 0));
+}
+
+#[tokio::test]
 async fn a_channel_keeps_order_both_ways_and_ends_in_order() {
     let (a, b) = pair(&authority());
     let Channel { mut sink, mut source } = a.quic.open(b.id, Class::Raft).await.unwrap();
